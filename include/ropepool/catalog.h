@@ -1,0 +1,31 @@
+// The error reference as data: one entry for every refusal.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <ropepool/export.h>
+#include <ropepool/refusal.h>
+
+namespace ropepool {
+
+// Lists hold one text a line.
+struct CatalogEntry {
+  Refusal refusal;
+  std::string_view code, name, message, argument, meaning, trigger;
+  std::string_view situations, solutions;  // lists; of solutions the likeliest first
+  std::string_view failing, mended;        // an example in Python that raises this code, and the same mended
+  std::string_view guard;                  // a Python expression over the arguments, true where this refusal does not apply
+  std::string_view related;                // a list of codes
+  std::string_view url, file, function;    // the page, relative to the site; where the refusal is decided
+};
+
+// All entries, in the order of their codes.
+ROPEPOOL_API std::span<const CatalogEntry> catalog();
+ROPEPOOL_API const CatalogEntry& catalog_entry(Refusal refusal);
+// The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a code or a message, with
+// whatever shapes in it. nullopt where none fits.
+ROPEPOOL_API std::optional<Refusal> find_refusal(std::string_view text);
+
+}  // namespace ropepool

@@ -1,0 +1,43 @@
+// rope_pool_fused: rotate Q and K and scatter K and V into a KV pool, in one pass over memory.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <ropepool/executor.h>
+#include <ropepool/export.h>
+#include <ropepool/result.h>
+#include <ropepool/rope.h>
+#include <ropepool/tensor.h>
+
+namespace ropepool {
+
+// Shapes, dtypes and what happens to each:
+//   q                [num_tokens, num_qo_heads, head_dim]  float32, float16 or bfloat16, one for all float tensors
+//   k, v             [num_tokens, num_kv_heads, head_dim]  read
+//   positions        [num_tokens]                          int32 or int64; within +-(2^31 - 1), negative ones turn backwards
+//   slots            [num_tokens]                          int32 or int64; a negative slot writes nothing to the pools
+//   k_pool, v_pool   [num_slots, num_kv_heads, head_dim]   written in the rows that slots name, nowhere else
+//   q_out, k_out     as q and k                            written whole; may be q and k themselves
+// Any strides whose innermost one is 1. For each token t and pair i < head_dim / 2 of every head of q and k, lanes i and
+// i + head_dim / 2 are turned by positions[t] * rope_base^(-2i / head_dim) (RoFormer, arXiv:2104.09864, in the pairing of
+// GPT-NeoX). Row slots[t] of the pools gets the rotated k and the bits of v. Of tokens with one slot the last wins.
+struct RopePoolFusedArgs {
+  Tensor q, k, v, positions, slots, k_pool, v_pool, q_out, k_out;
+  std::int64_t head_dim = 0, num_qo_heads = 0, num_kv_heads = 0;
+  double rope_base = std::numeric_limits<double>::quiet_NaN();  // a model's rope_theta; NaN: not given
+  Angles angles = Angles::exact;
+};
+
+// Runs the op, or refuses it with nothing written (RP001 to RP021). Other errors: out of memory, or a ROPEPOOL_ environment
+// variable with a value that makes no sense.
+// `executor`: who runs the parts; null for the library's own, which is as wide as get_num_threads() and starts its threads
+// with the first call that is large enough to split.
+// Threads: calls that write different memory may run at once. Results are the same bits for any executor and split.
+ROPEPOOL_API Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor = nullptr);
+
+// Every refusal that applies to `args`, in the contract's order; reads slots and positions, touches nothing.
+ROPEPOOL_API std::vector<Error> check(const RopePoolFusedArgs& args);
+
+}  // namespace ropepool

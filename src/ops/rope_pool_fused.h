@@ -1,0 +1,21 @@
+// The contract of rope_pool_fused for front-ends that make the outputs themselves.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ropepool/rope_pool_fused.h>
+
+namespace ropepool::contract {
+
+enum class Outputs {
+  required,    // a missing q_out or k_out is a refusal
+  made_later,  // the front-end makes what is missing once nothing else is refused
+};
+
+// The first refusal in the contract's order, or nullopt.
+std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs);
+// All that apply.
+std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs);
+
+}  // namespace ropepool::contract
