@@ -1,0 +1,121 @@
+#include <ropepool/catalog.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace ropepool {
+namespace {
+
+constexpr CatalogEntry kCatalog[] = {
+#include "core/catalog_data.inc"
+};
+static_assert(std::size(kCatalog) == kNumRefusals);
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// The number of the first code in `text`, such as RP006, rp6 or RP-006; 0 where there is none.
+int first_code(const std::string& text) {
+  for (std::size_t at = text.find("rp"); at != std::string::npos; at = text.find("rp", at + 1)) {
+    if (at > 0 && is_word(text[at - 1])) continue;
+    std::size_t digit = at + 2;
+    if (digit < text.size() && (text[digit] == '-' || text[digit] == ' ')) ++digit;
+    int number = 0;
+    std::size_t end = digit;
+    for (; end < text.size() && end < digit + 4 && std::isdigit(static_cast<unsigned char>(text[end])); ++end) {
+      number = number * 10 + (text[end] - '0');
+    }
+    if (end > digit && (end == text.size() || !is_word(text[end])) && number >= 1 && number <= kNumRefusals) return number;
+  }
+  return 0;
+}
+
+// Whether `text` holds `message`, which does not begin with a placeholder, with anything in the place of its {placeholders}:
+// as words of their own, all on one line.
+bool holds_message(std::string_view text, std::string_view message) {
+  const std::size_t brace = std::min(message.find('{'), message.size());
+  const std::string_view head = message.substr(0, brace);
+  for (std::size_t at = text.find(head); at != std::string_view::npos; at = text.find(head, at + 1)) {
+    if (at > 0 && is_word(text[at - 1])) continue;
+    std::string_view line = text.substr(at + head.size());
+    line = line.substr(0, line.find('\n'));
+    std::string_view rest = message.substr(brace);
+    bool all = true;
+    while (all && !rest.empty()) {
+      rest.remove_prefix(rest.find('}') + 1);
+      const std::string_view piece = rest.substr(0, rest.find('{'));
+      rest.remove_prefix(piece.size());
+      const std::size_t found = line.find(piece);
+      all = found != std::string_view::npos;
+      if (all) line.remove_prefix(found + piece.size());
+    }
+    if (all) return true;
+  }
+  return false;
+}
+
+bool holds_message_of(std::string_view text, const CatalogEntry& entry) {
+  constexpr std::string_view kArgument = "{argument}";
+  if (!entry.message.starts_with(kArgument)) return holds_message(text, lower(entry.message));
+  // What follows is too common a phrase: it counts behind one of the entry's own arguments only.
+  std::string_view names = entry.argument;
+  while (!names.empty()) {
+    const std::size_t comma = std::min(names.find(", "), names.size());
+    if (holds_message(text, lower(std::string(names.substr(0, comma)) + std::string(entry.message.substr(kArgument.size()))))) {
+      return true;
+    }
+    names.remove_prefix(std::min(comma + 2, names.size()));
+  }
+  return false;
+}
+
+// How much of a message is fixed text: among those that fit, the most exact one is meant.
+std::size_t fixed_length(std::string_view message) {
+  std::size_t length = 0;
+  bool inside = false;
+  for (char c : message) {
+    if (c == '{') inside = true;
+    if (!inside) ++length;
+    if (c == '}') inside = false;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::span<const CatalogEntry> catalog() { return kCatalog; }
+
+const CatalogEntry& catalog_entry(Refusal refusal) { return kCatalog[static_cast<int>(refusal) - 1]; }
+
+std::optional<Refusal> find_refusal(std::string_view text) {
+  const std::string words = lower(text);
+  std::string_view trimmed = words;
+  while (!trimmed.empty() && std::isspace(static_cast<unsigned char>(trimmed.front()))) trimmed.remove_prefix(1);
+  while (!trimmed.empty() && std::isspace(static_cast<unsigned char>(trimmed.back()))) trimmed.remove_suffix(1);
+  if (!trimmed.empty() && trimmed.size() <= 4 &&
+      std::all_of(trimmed.begin(), trimmed.end(), [](unsigned char c) { return std::isdigit(c); })) {
+    const int number = std::stoi(std::string(trimmed));
+    if (number >= 1 && number <= kNumRefusals) return static_cast<Refusal>(number);
+    return std::nullopt;
+  }
+  if (const int number = first_code(words)) return static_cast<Refusal>(number);
+
+  const CatalogEntry* best = nullptr;
+  for (const CatalogEntry& entry : kCatalog) {
+    if (trimmed == entry.name) return entry.refusal;
+    if (holds_message_of(words, entry) &&
+        (best == nullptr || fixed_length(entry.message) > fixed_length(best->message))) {
+      best = &entry;
+    }
+  }
+  if (best == nullptr) return std::nullopt;
+  return best->refusal;
+}
+
+}  // namespace ropepool

@@ -1,0 +1,44 @@
+// The list of element types: one row each.
+#pragma once
+
+#include <string_view>
+
+#include <ropepool/tensor.h>
+
+namespace ropepool {
+
+struct DTypeRow {
+  DType dtype;
+  std::string_view name;
+  int item_size;
+};
+
+inline constexpr DTypeRow kDTypes[] = {
+    {DType::none, "none", 0},
+    {DType::f32, "float32", 4},
+    {DType::f16, "float16", 2},
+    {DType::bf16, "bfloat16", 2},
+    {DType::i32, "int32", 4},
+    {DType::i64, "int64", 8},
+    {DType::f64, "float64", 8},
+    {DType::boolean, "bool", 1},
+    {DType::i8, "int8", 1},
+    {DType::i16, "int16", 2},
+    {DType::u8, "uint8", 1},
+    {DType::u16, "uint16", 2},
+    {DType::u32, "uint32", 4},
+    {DType::u64, "uint64", 8},
+    {DType::complex64, "complex64", 8},
+    {DType::complex128, "complex128", 16},
+    {DType::f32_swapped, "float32 (byte-swapped)", 4},
+    {DType::f16_swapped, "float16 (byte-swapped)", 2},
+    {DType::bf16_swapped, "bfloat16 (byte-swapped)", 2},
+    {DType::f64_swapped, "float64 (byte-swapped)", 8},
+    {DType::i32_swapped, "int32 (byte-swapped)", 4},
+    {DType::i64_swapped, "int64 (byte-swapped)", 8},
+};
+
+constexpr bool is_data_type(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+constexpr bool is_index_type(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }
+
+}  // namespace ropepool

@@ -1,0 +1,79 @@
+#include "core/environment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <fmt/format.h>
+
+#include <ropepool/runtime.h>
+
+#include "core/devices.h"
+
+namespace ropepool {
+namespace {
+
+// Two hardware threads of a core share its load and store units, which is what the ops are bound by: one thread a core.
+int physical_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    std::set<std::pair<int, int>> cores;  // (package, core)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
+      int package = -1, core = -1;
+      std::ifstream(folder + "physical_package_id") >> package;
+      std::ifstream(folder + "core_id") >> core;
+      if (core < 0) core = cpu;  // no topology to be read: each CPU counts
+      cores.emplace(package, core);
+    }
+    if (!cores.empty()) return std::min(static_cast<int>(cores.size()), kMaxThreads);
+  }
+#endif
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+}
+
+Environment read_environment() {
+  Environment result;
+  if (const char* target = std::getenv("ROPEPOOL_TARGET"); target != nullptr && *target != '\0') result.target = target;
+  result.num_threads = physical_cores();
+  if (const char* text = std::getenv("ROPEPOOL_NUM_THREADS"); text != nullptr && *text != '\0') {
+    const std::string_view value = text;
+    int number = 0;
+    const auto [end, failure] = std::from_chars(value.begin(), value.end(), number);
+    if (failure == std::errc() && end == value.end() && number >= 1 && number <= kMaxThreads) {
+      result.num_threads = number;
+    } else {
+      result.error = Error::runtime(
+          fmt::format("ROPEPOOL_NUM_THREADS must be a number from 1 to {}, got '{}'", kMaxThreads, value));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+const Environment& environment() {
+  static const Environment instance = read_environment();
+  return instance;
+}
+
+const char* version() { return ROPEPOOL_VERSION; }
+
+Result<void> check_environment() {
+  if (environment().error) return *environment().error;
+  if (const auto& kernels = cpu_kernels(); !kernels) return kernels.error();
+  return {};
+}
+
+}  // namespace ropepool

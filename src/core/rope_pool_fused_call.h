@@ -1,0 +1,34 @@
+// One call of rope_pool_fused, resolved: all that a kernel needs, and nothing that could still be wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <ropepool/rope.h>
+#include <ropepool/tensor.h>
+
+namespace ropepool {
+
+struct Frequencies;
+
+// [rows, heads, head_dim] with a unit innermost stride; strides in bytes.
+struct HeadRows {
+  std::byte* data;
+  std::int64_t row_stride, head_stride;
+
+  std::byte* row(std::int64_t index) const { return data + index * row_stride; }
+};
+
+struct RopePoolFusedCall {
+  DType dtype;
+  std::int64_t num_tokens, num_qo_heads, num_kv_heads, head_dim;
+  HeadRows q, k, v, q_out, k_out, k_pool, v_pool;
+  const void* positions;
+  DType positions_dtype;
+  const std::int64_t* pool_rows;  // [num_tokens]: the row a token writes, -1 for none; no row twice
+  const Frequencies* frequencies;
+  Angles angles;
+  bool stream_pool, stream_out;  // write past the caches
+};
+
+}  // namespace ropepool

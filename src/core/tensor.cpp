@@ -1,0 +1,59 @@
+#include <ropepool/tensor.h>
+
+#include <fmt/format.h>
+
+#include "core/dtype.h"
+
+namespace ropepool {
+
+std::int64_t item_size(DType dtype) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.dtype == dtype) return row.item_size;
+  }
+  return 0;
+}
+
+std::string to_string(DType dtype) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.dtype == dtype) return std::string(row.name);
+  }
+  return "another type";
+}
+
+std::string to_string(const Dims& dims) {
+  if (dims.rank() == 1) return fmt::format("({},)", dims[0]);
+  return fmt::format("({}{})", fmt::join(dims, ", "), dims.rank() > Dims::kMaxRank ? ", ..." : "");
+}
+
+std::string to_string(const Device& device) {
+  switch (device.type) {
+    case DeviceType::cpu: return "cpu";
+    case DeviceType::cuda: return fmt::format("cuda:{}", device.index);
+    case DeviceType::metal: return fmt::format("metal:{}", device.index);
+    case DeviceType::other: break;
+  }
+  return "another device";
+}
+
+Tensor Tensor::contiguous(void* data, DType dtype, const Shape& shape) {
+  Tensor tensor{data, dtype, shape, shape, {}, false, false};
+  std::int64_t stride = 1;
+  for (int axis = std::min(shape.rank(), Dims::kMaxRank) - 1; axis >= 0; --axis) {
+    tensor.strides[axis] = stride;
+    // A shape whose product overflows is refused by every op; here it must only not be undefined.
+    stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) * static_cast<std::uint64_t>(shape[axis]));
+  }
+  return tensor;
+}
+
+Tensor Tensor::contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+  return contiguous(data, dtype, Shape(shape));
+}
+
+Tensor Tensor::contiguous(const void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+  Tensor tensor = contiguous(const_cast<void*>(data), dtype, Shape(shape));
+  tensor.read_only = true;
+  return tensor;
+}
+
+}  // namespace ropepool
