@@ -1,6 +1,8 @@
 // The list of element types: one row each.
 #pragma once
 
+#include <cstddef>
+#include <iterator>
 #include <string_view>
 
 #include <ropepool/tensor.h>
@@ -37,6 +39,19 @@ inline constexpr DTypeRow kDTypes[] = {
     {DType::i32_swapped, "int32 (byte-swapped)", 4},
     {DType::i64_swapped, "int64 (byte-swapped)", 8},
 };
+
+// Row n is the type with the value n.
+static_assert([] {
+  for (std::size_t n = 0; n < std::size(kDTypes); ++n) {
+    if (kDTypes[n].dtype != static_cast<DType>(n)) return false;
+  }
+  return true;
+}());
+
+constexpr const DTypeRow* row_of(DType dtype) {
+  const auto n = static_cast<std::size_t>(dtype);
+  return n < std::size(kDTypes) ? &kDTypes[n] : nullptr;
+}
 
 constexpr bool is_data_type(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
 constexpr bool is_index_type(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }

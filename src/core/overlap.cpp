@@ -68,7 +68,25 @@ bool apart_modulo_period(const Lattice& a, const Lattice& b, std::uint64_t cut) 
 
 }  // namespace
 
+ByteRange byte_range(const Tensor& tensor) {
+  if (tensor.empty()) return {};
+  std::int64_t low = 0, high = 1;
+  for (int i = 0; i < tensor.rank(); ++i) (tensor.strides[i] < 0 ? low : high) += tensor.strides[i] * (tensor.shape[i] - 1);
+  const auto base = reinterpret_cast<std::uint64_t>(tensor.data);
+  const std::int64_t item = item_size(tensor.dtype);
+  return {base + static_cast<std::uint64_t>(low * item), base + static_cast<std::uint64_t>(high * item)};
+}
+
 bool overlaps_itself(const Tensor& tensor) {
+  // The plain case without sorting: each step goes past all that lies inside it.
+  std::int64_t span = 1;
+  bool plain = true;
+  for (int i = tensor.rank() - 1; i >= 0; --i) {
+    if (tensor.shape[i] == 1) continue;
+    plain = plain && tensor.strides[i] >= span;
+    span += tensor.strides[i] * (tensor.shape[i] - 1);
+  }
+  if (plain) return false;
   for (int i = 0; i < tensor.rank(); ++i) {
     if (!tensor.empty() && tensor.shape[i] > 1 && tensor.strides[i] == 0) return true;
   }
@@ -84,7 +102,6 @@ bool overlaps_itself(const Tensor& tensor) {
 bool may_overlap(const Tensor& a, const Tensor& b) {
   const auto x = lattice_of(a), y = lattice_of(b);
   if (!x || !y) return false;
-  if (x->base + x->span() <= y->base || y->base + y->span() <= x->base) return false;
   const auto apart = [&](const Axis& axis) { return apart_modulo_period(*x, *y, axis.stride); };
   return std::none_of(x->begin(), x->end(), apart) && std::none_of(y->begin(), y->end(), apart);
 }

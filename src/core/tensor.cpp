@@ -7,17 +7,13 @@
 namespace ropepool {
 
 std::int64_t item_size(DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return row.item_size;
-  }
-  return 0;
+  const DTypeRow* row = row_of(dtype);
+  return row == nullptr ? 0 : row->item_size;
 }
 
 std::string to_string(DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return std::string(row.name);
-  }
-  return "another type";
+  const DTypeRow* row = row_of(dtype);
+  return row == nullptr ? "another type" : std::string(row->name);
 }
 
 std::string to_string(const Dims& dims) {

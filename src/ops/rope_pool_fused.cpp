@@ -281,18 +281,31 @@ Finding shared(const char* written, const char* other) {
 }
 
 Check overlap(const Args& a, Outputs) {
-  const auto written = written_arrays(a);
+  struct Placed {
+    Named array;
+    ByteRange bytes;  // empty where the array can't be judged
+  };
+  const auto place = [](const Named& array) {
+    return Placed{array, readable(*array.tensor) ? byte_range(*array.tensor) : ByteRange{}};
+  };
+  const auto share = [](const Placed& x, const Placed& y) {
+    return intersect(x.bytes, y.bytes) && may_overlap(*x.array.tensor, *y.array.tensor);
+  };
+  std::array<Placed, 4> written;
+  std::array<Placed, 5> inputs;
+  std::ranges::transform(written_arrays(a), written.begin(), place);
+  std::ranges::transform(input_arrays(a), inputs.begin(), place);
   for (std::size_t i = 0; i < written.size(); ++i) {
-    const auto& [name, tensor] = written[i];
-    if (!readable(*tensor)) continue;
-    if (overlaps_itself(*tensor)) return shared(name, "itself");
+    const Placed& out = written[i];
+    if (out.bytes.begin != out.bytes.end && overlaps_itself(*out.array.tensor)) return shared(out.array.name, "itself");
     for (std::size_t j = i + 1; j < written.size(); ++j) {
-      if (readable(*written[j].tensor) && may_overlap(*tensor, *written[j].tensor)) return shared(name, written[j].name);
+      if (share(out, written[j])) return shared(out.array.name, written[j].array.name);
     }
-    for (const auto& [input_name, input] : input_arrays(a)) {
-      const bool in_place = (tensor == &a.q_out && input == &a.q) || (tensor == &a.k_out && input == &a.k);
-      if (in_place && same_view(*tensor, *input)) continue;
-      if (readable(*input) && may_overlap(*tensor, *input)) return shared(name, input_name);
+    for (const Placed& input : inputs) {
+      const bool in_place = (out.array.tensor == &a.q_out && input.array.tensor == &a.q) ||
+                            (out.array.tensor == &a.k_out && input.array.tensor == &a.k);
+      if (in_place && same_view(*out.array.tensor, *input.array.tensor)) continue;
+      if (share(out, input)) return shared(out.array.name, input.array.name);
     }
   }
   return {};
