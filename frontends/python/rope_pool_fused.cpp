@@ -1,0 +1,308 @@
+#include "rope_pool_fused.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <ropepool/rope_pool_fused.h>
+
+#include "arrays.h"
+#include "errors.h"
+#include "ops/rope_pool_fused.h"
+
+namespace ropepool::python {
+namespace {
+
+// These two functions are called once a layer and token, so they are plain CPython functions: nanobind's dispatch would cost
+// as much again as all of their own work on arguments, and inspect.signature() could not read them.
+
+enum Argument {
+  kQ,
+  kK,
+  kV,
+  kPositions,
+  kSlots,
+  kKPool,
+  kVPool,
+  kNumPositional,
+  kHeadDim = kNumPositional,
+  kNumQoHeads,
+  kNumKvHeads,
+  kNumRequired,
+  kRopeBase = kNumRequired,
+  kRope,
+  kAngles,
+  kQOut,
+  kKOut,
+  kNumArguments
+};
+
+#define ROPEPOOL_SIGNATURE                                                                                           \
+  "(q, k, v, positions, slots, k_pool, v_pool, *, head_dim, num_qo_heads, num_kv_heads, rope_base=None, rope=None, " \
+  "angles='exact', q_out=None, k_out=None)\n--\n\n"
+
+constexpr const char* kNames[kNumArguments] = {"q",         "k",      "v",        "positions",    "slots",
+                                               "k_pool",    "v_pool", "head_dim", "num_qo_heads", "num_kv_heads",
+                                               "rope_base", "rope",   "angles",   "q_out",        "k_out"};
+PyObject* interned_names[kNumArguments];
+
+// The arguments by their place in Argument, borrowed from the caller; those not given null, as
+// are optional ones that are None where that means the same.
+class Arguments {
+ public:
+  Arguments(const char* function, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
+    if (num_positional > kNumPositional) {
+      raise_type_error("%s() takes %d positional arguments but %zd were given", function, int{kNumPositional}, num_positional);
+    }
+    for (Py_ssize_t i = 0; i < num_positional; ++i) values_[static_cast<std::size_t>(i)] = values[i];
+    const Py_ssize_t num_keywords = keywords ? PyTuple_Size(keywords) : 0;
+    int guess = static_cast<int>(num_positional);  // most calls name the arguments in their order
+    for (Py_ssize_t i = 0; i < num_keywords; ++i) {
+      PyObject* keyword = PyTuple_GetItem(keywords, i);
+      const int place = find(keyword, guess);
+      if (place < 0) raise_type_error("%s() got an unexpected keyword argument '%U'", function, keyword);
+      PyObject*& value = values_[static_cast<std::size_t>(place)];
+      if (value) raise_type_error("%s() got multiple values for argument '%s'", function, kNames[place]);
+      value = values[num_positional + i];
+      guess = place + 1;
+    }
+    for (int place = 0; place < kNumRequired; ++place) {
+      if (!(*this)[place]) raise_type_error("%s() missing required argument: '%s'", function, kNames[place]);
+    }
+    for (int place = kNumRequired; place < kNumArguments; ++place) {
+      PyObject*& value = values_[static_cast<std::size_t>(place)];
+      if (value == Py_None && place != kAngles) value = nullptr;
+    }
+  }
+
+  PyObject* operator[](int place) const { return values_[static_cast<std::size_t>(place)]; }
+
+ private:
+  static int find(PyObject* keyword, int guess) {
+    for (int i = 0; i < kNumArguments; ++i) {  // callers' names are interned too, so the pointers nearly always say it
+      const int place = (guess + i) % kNumArguments;
+      if (keyword == interned_names[place]) return place;
+    }
+    for (int place = 0; place < kNumArguments; ++place) {
+      if (PyUnicode_CompareWithASCIIString(keyword, kNames[place]) == 0) return place;
+    }
+    return -1;
+  }
+
+  std::array<PyObject*, kNumArguments> values_{};
+};
+
+std::int64_t to_int64(nb::handle value, const char* argument) {
+  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    raise_type_error("%s must be an integer, not %U", argument, nb::inst_name(value).ptr());
+  }
+  int overflow = 0;
+  const std::int64_t number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    PyErr_Format(PyExc_OverflowError, "%s does not fit in 64 bits", argument);
+    throw nb::python_error();
+  }
+  return number;
+}
+
+double to_double(nb::handle value, const char* argument) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number != -1.0 || !PyErr_Occurred()) return number;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+  PyErr_Clear();
+  raise_type_error("%s must be a real number, not %U", argument, nb::inst_name(value).ptr());
+}
+
+Angles to_angles(nb::handle value) {
+  if (!PyUnicode_Check(value.ptr())) {
+    raise_type_error("angles must be a string, not %U", nb::inst_name(value).ptr());
+  }
+  if (PyUnicode_CompareWithASCIIString(value.ptr(), "exact") == 0) return Angles::exact;
+  if (PyUnicode_CompareWithASCIIString(value.ptr(), "float32") == 0) return Angles::float32;
+  return static_cast<Angles>(-1);  // the core refuses it
+}
+
+RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
+  auto read = [&](Argument place) { return reader.read(arguments[place], kNames[place]); };
+  RopePoolFusedArgs args;
+  args.q = read(kQ);
+  args.k = read(kK);
+  args.v = read(kV);
+  args.positions = read(kPositions);
+  args.slots = read(kSlots);
+  args.k_pool = read(kKPool);
+  args.v_pool = read(kVPool);
+  if (arguments[kQOut]) args.q_out = read(kQOut);
+  if (arguments[kKOut]) args.k_out = read(kKOut);
+  args.head_dim = to_int64(arguments[kHeadDim], "head_dim");
+  args.num_qo_heads = to_int64(arguments[kNumQoHeads], "num_qo_heads");
+  args.num_kv_heads = to_int64(arguments[kNumKvHeads], "num_kv_heads");
+  if (arguments[kRopeBase]) args.rope_base = to_double(arguments[kRopeBase], "rope_base");
+  if (arguments[kRope]) raise_type_error("rope takes only None in this version: say rope_base");
+  if (arguments[kAngles]) args.angles = to_angles(arguments[kAngles]);
+  return args;
+}
+
+PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
+  return guarded([&]() -> nb::object {
+    const Arguments arguments("rope_pool_fused", values, num_positional, keywords);
+    ArrayReader reader;
+    RopePoolFusedArgs args = to_core(arguments, reader);
+    nb::object q_out = nb::borrow(arguments[kQOut]), k_out = nb::borrow(arguments[kKOut]);
+    if (!q_out || !k_out) {
+      // What is missing is made only for a call that goes through.
+      if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) raise(*refusal);
+      if (!q_out) {
+        q_out = make_output(arguments[kQ], args.q);
+        args.q_out = reader.read(q_out, "q_out");
+      }
+      if (!k_out) {
+        k_out = make_output(arguments[kK], args.k);
+        args.k_out = reader.read(k_out, "k_out");
+      }
+    }
+    Result<void> done = [&] {
+      nb::gil_scoped_release release;
+      return ropepool::rope_pool_fused(args);
+    }();
+    if (!done) raise(done.error());
+    return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), arguments[kKPool], arguments[kVPool]));
+  });
+}
+
+PyObject* call_check(PyObject*, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
+  return guarded([&]() -> nb::object {
+    const Arguments arguments("check", values, num_positional, keywords);
+    ArrayReader reader;
+    const RopePoolFusedArgs args = to_core(arguments, reader);
+    const std::vector<Error> refusals = [&] {
+      nb::gil_scoped_release release;
+      return contract::all_refusals(args, contract::Outputs::made_later);
+    }();
+    nb::list found;
+    for (const Error& refusal : refusals) {
+      if (refusal.kind() != Error::Kind::refusal) raise(refusal);
+      found.append(to_contract_error(refusal));
+    }
+    return found;
+  });
+}
+
+constexpr const char* kRopePoolFusedDoc =
+    "rope_pool_fused" ROPEPOOL_SIGNATURE
+    R"(Rotate q and k by their positions and store rotated k, and v, in the pool rows that slots name, in one pass.
+
+Shapes, and what happens to each array:
+
+    q               [num_tokens, num_qo_heads, head_dim]   read
+    k, v            [num_tokens, num_kv_heads, head_dim]   read
+    positions       [num_tokens]                           read
+    slots           [num_tokens]                           read; a negative slot leaves the pools alone
+    k_pool, v_pool  [num_slots, num_kv_heads, head_dim]    written in place, in the rows that slots name, nowhere else
+    q_out, k_out    as q and k                             written whole; made where not given
+
+For each token t, lanes i and i + head_dim / 2 of every head of q and k are turned by the angle, in radians,
+
+    positions[t] * rope_base ** (-2 * i / head_dim)        for i < head_dim / 2
+
+which is the rotary embedding of RoFormer (arXiv:2104.09864) in the pairing of GPT-NeoX. Row slots[t] of k_pool gets the
+rotated k, row slots[t] of v_pool the bits of v. Where several tokens name one slot, the last wins, for K and V alike.
+
+Arrays are NumPy's (bfloat16 from ml_dtypes) or any on the CPU that export DLPack, such as PyTorch's. Views are read and
+written where they lie, with any strides whose innermost one is 1: parts of a packed QKV, halves of a unified pool.
+
+Parameters
+----------
+q, k, v, k_pool, v_pool : float32, float16 or bfloat16, one dtype for all
+positions, slots : int32 or int64, each on its own
+    Positions count tokens, within +-(2**31 - 1); negative ones turn backwards. Slots count rows of the pools.
+head_dim, num_qo_heads, num_kv_heads : int
+    head_dim is even.
+rope_base : float
+    The model's rope_theta, without a unit.
+rope : None
+    Takes only None in this version; other rope forms (scaled, partial, interleaved) come later.
+angles : "exact" or "float32"
+    "exact" computes position * frequency as in real arithmetic, off by at most 2e-7 at any position. "float32" computes it
+    as Hugging Face transformers does, off by 5e-4 at position 4,000.
+q_out, k_out : arrays of the shape and dtype of q and k
+    q_out=q and k_out=k rotate in place. What is written must share no memory with anything else.
+
+Returns
+-------
+(q_rot, k_rot, k_pool, v_pool)
+    q_out and k_out or the new arrays, then the pools: the very objects that were passed in.
+
+Raises
+------
+ContractError
+    RP001 to RP021, a ValueError. Nothing was written. `ropepool.check` lists all that apply, `ropepool.explain` says more.
+TypeError
+    An argument is no array, or no number where one is needed.
+MemoryError
+    There is no room for the outputs. Nothing was written.
+
+Threads
+-------
+The GIL is released while the call computes, on as many threads as `get_num_threads()` says where there is enough to do.
+Calls that write different arrays may run at once, also where they read the same ones. Calls that write the same memory
+must not, nor may another thread write an array while a call reads it. Results are the same bits for any number of threads.
+
+Examples
+--------
+>>> import numpy as np
+>>> import ropepool
+>>> q = np.ones((2, 4, 8), np.float32)               # 2 tokens, 4 query heads of 8 lanes
+>>> k = np.ones((2, 1, 8), np.float32)               # 1 key/value head
+>>> v = np.full((2, 1, 8), 7, np.float32)
+>>> k_pool, v_pool = np.zeros((2, 16, 1, 8), np.float32)
+>>> q_rot, k_rot, _, _ = ropepool.rope_pool_fused(
+...     q, k, v, np.array([0, 1]), np.array([5, -1]), k_pool, v_pool,
+...     head_dim=8, num_qo_heads=4, num_kv_heads=1, rope_base=10000.0)
+>>> [round(float(x), 3) for x in k_rot[1, 0]]        # cos - sin in the first half, cos + sin in the second
+[-0.301, 0.895, 0.99, 0.999, 1.382, 1.095, 1.01, 1.001]
+>>> bool((k_pool[5] == k_rot[0]).all()), float(v_pool[5].sum()), int(v_pool.any(axis=(1, 2)).sum())
+(True, 56.0, 1)
+)";
+
+constexpr const char* kCheckDoc =
+    "check" ROPEPOOL_SIGNATURE
+    R"(Every refusal that `rope_pool_fused` with these arguments would run into, as a list of ContractErrors in its order.
+
+An empty list means that the call would go through. Reads slots and positions, writes nothing, makes no outputs. Arguments
+and their shapes are those of `rope_pool_fused`; what is no array or no number is a TypeError here too. Safe from any thread.
+
+Examples
+--------
+>>> import numpy as np
+>>> import ropepool
+>>> q, k, pool = np.zeros((2, 4, 8)), np.zeros((2, 1, 8), np.float32), np.zeros((16, 1, 8), np.float32)
+>>> [error.code for error in ropepool.check(
+...     q, k, k, np.array([0, 1]), np.array([5, 16]), pool, pool.copy(),
+...     head_dim=8, num_qo_heads=4, num_kv_heads=1, rope_base=10000.0)]
+['RP010', 'RP011', 'RP012', 'RP020']
+)";
+
+PyCFunction as_function(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef functions[] = {
+    {"rope_pool_fused", as_function(call_rope_pool_fused), METH_FASTCALL | METH_KEYWORDS, kRopePoolFusedDoc},
+    {"check", as_function(call_check), METH_FASTCALL | METH_KEYWORDS, kCheckDoc},
+};
+
+}  // namespace
+
+void add_rope_pool_fused(nb::module_& module) {
+  for (int place = 0; place < kNumArguments; ++place) interned_names[place] = PyUnicode_InternFromString(kNames[place]);
+  for (PyMethodDef& function : functions) {
+    // Named as of the package, where users find them.
+    module.attr(function.ml_name) = nb::steal(PyCFunction_NewEx(&function, module.ptr(), nb::str("ropepool").ptr()));
+  }
+}
+
+}  // namespace ropepool::python
