@@ -28,7 +28,7 @@ struct RopePoolFusedCall {
   const std::int64_t* pool_rows;  // [num_tokens]: the row a token writes, -1 for none; no row twice
   const Frequencies* frequencies;
   Angles angles;
-  bool stream_pool, stream_out;  // write past the caches
+  bool stream_pool;  // write pool rows past the caches
 };
 
 }  // namespace ropepool

@@ -1,7 +1,6 @@
 // The kernel of rope_pool_fused for the CPU, compiled once for each SIMD target of Highway.
 //
-// A token at a time: its angles once, then its heads. Rotated heads go to a stage in the L1 cache and from there, in long runs,
-// to where they are wanted (k to two places): memory is written once, in order, and past the caches where that is faster.
+// A token at a time: its angles once, then its heads, straight to the outputs; k from there, still in the L1 cache, to the pool.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rope_pool_fused.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -85,7 +84,7 @@ struct BF16 {
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFF)));
     const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000));  // a NaN whose payload is cut must not become Inf
-    const auto is_nan = hn::RebindMask(d32, hn::Ne(value, value));
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
     const auto top = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
     hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32s, top)), d16, to);
   }
@@ -294,7 +293,7 @@ HWY_INLINE std::int64_t rotate_even_odd(const typename Type::Lane* low, const ty
     const Two high_turned{hn::MulAdd(x.even, s_even, hn::Mul(y.even, c_even)),
                           hn::MulAdd(x.odd, s_odd, hn::Mul(y.odd, c_odd))};
     const auto sum = hn::Add(hn::Add(low_turned.even, low_turned.odd), hn::Add(high_turned.even, high_turned.odd));
-    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Ne(sum, sum)))) {  // perhaps a NaN: lane by lane, in their own order
+    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(sum)))) {  // perhaps a NaN: lane by lane, in their own order
       for (std::int64_t j = 0; j < 2 * n; ++j) {
         const hn::CappedTag<float, 1> one;
         const std::int64_t at = i + j % 2 * n + j / 2;
@@ -352,71 +351,44 @@ HWY_INLINE void copy_heads(std::byte* to, std::int64_t to_stride, const std::byt
   for (std::int64_t h = 0; h < num_heads; ++h) copy(to + h * to_stride, from + h * from_stride, bytes, stream);
 }
 
-constexpr std::int64_t kStageBytes = 16 * 1024;  // half an L1 cache
-
-// Where rotated heads go: out always, the pool where the token has a row.
-struct Target {
-  std::byte* row;
-  std::int64_t head_stride;
-  bool stream;
-};
-
-// Pairs `first` to `first + count` of all heads of a row, rotated, to each target.
-template <class Type, int kNumTargets>
-HWY_INLINE void rotate_row(const std::byte* row, std::int64_t head_stride, std::int64_t num_heads, std::int64_t half,
-                           std::int64_t first, std::int64_t count, const CosSin& angles, const Target (&targets)[kNumTargets]) {
+// Pairs `first` to `first + count` of every head of a row turn by their angles.
+template <class Type>
+HWY_INLINE void rotate_heads(const std::byte* row, std::int64_t head_stride, std::byte* out, std::int64_t out_head_stride,
+                             std::int64_t num_heads, std::int64_t half, std::int64_t first, std::int64_t count,
+                             const CosSin& angles) {
   using Lane = typename Type::Lane;
-  constexpr auto kLaneBytes = static_cast<std::int64_t>(sizeof(Lane));
-  alignas(64) std::byte stage[kStageBytes];
-  auto* const lanes = reinterpret_cast<Lane*>(stage);
-  // Staged heads hold `count` low lanes, then `count` high lanes: whole heads unless head_dim is beyond 2 * kMaxPairs.
-  const std::int64_t at_once = kStageBytes / (2 * count * kLaneBytes);
-  for (std::int64_t head = 0; head < num_heads; head += at_once) {
-    const std::int64_t n = std::min(at_once, num_heads - head);
-    for (std::int64_t h = 0; h < n; ++h) {
-      const auto* from = reinterpret_cast<const Lane*>(row + (head + h) * head_stride) + first;
-      rotate<Type>(from, from + half, angles, count, lanes + 2 * h * count, lanes + (2 * h + 1) * count);
-    }
-    for (const Target& target : targets) {
-      if (target.row == nullptr) continue;
-      std::byte* to = target.row + head * target.head_stride + first * kLaneBytes;
-      if (count == half) {
-        copy_heads(to, target.head_stride, stage, 2 * count * kLaneBytes, n, 2 * count * kLaneBytes, target.stream);
-      } else {
-        copy_heads(to, target.head_stride, stage, 2 * count * kLaneBytes, n, count * kLaneBytes, target.stream);
-        copy_heads(to + half * kLaneBytes, target.head_stride, stage + count * kLaneBytes, 2 * count * kLaneBytes, n,
-                   count * kLaneBytes, target.stream);
-      }
-    }
+  for (std::int64_t h = 0; h < num_heads; ++h) {
+    const auto* from = reinterpret_cast<const Lane*>(row + h * head_stride) + first;
+    auto* to = reinterpret_cast<Lane*>(out + h * out_head_stride) + first;
+    rotate<Type>(from, from + half, angles, count, to, to + half);
   }
 }
 
 template <class Type>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  static_assert(2 * kMaxPairs * sizeof(typename Type::Lane) <= kStageBytes);
   const std::int64_t half = call.head_dim / 2;
+  const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
   const Tensor positions{const_cast<void*>(call.positions), call.positions_dtype, {}, {}, {}, true, false};
   CosSin angles;
   for (std::int64_t t = begin; t < end; ++t) {
     std::int64_t position = 0;
     visit_index_array(positions, [&](const auto* values) { position = load_once(values + t); });
-    const std::int64_t pool_row = call.pool_rows[t];
-    std::byte* const k_row = pool_row < 0 ? nullptr : call.k_pool.row(pool_row);
     for (std::int64_t first = 0; first < half; first += kMaxPairs) {
       const std::int64_t count = std::min(kMaxPairs, half - first);
       angles_of<Type>(call, position, first, count, angles);
-      rotate_row<Type>(call.q.row(t), call.q.head_stride, call.num_qo_heads, half, first, count, angles,
-                       {Target{call.q_out.row(t), call.q_out.head_stride, call.stream_out}});
-      rotate_row<Type>(call.k.row(t), call.k.head_stride, call.num_kv_heads, half, first, count, angles,
-                       {Target{call.k_out.row(t), call.k_out.head_stride, call.stream_out},
-                        Target{k_row, call.k_pool.head_stride, call.stream_pool}});
+      rotate_heads<Type>(call.q.row(t), call.q.head_stride, call.q_out.row(t), call.q_out.head_stride, call.num_qo_heads, half,
+                         first, count, angles);
+      rotate_heads<Type>(call.k.row(t), call.k.head_stride, call.k_out.row(t), call.k_out.head_stride, call.num_kv_heads, half,
+                         first, count, angles);
     }
-    if (pool_row >= 0) {
-      copy_heads(call.v_pool.row(pool_row), call.v_pool.head_stride, call.v.row(t), call.v.head_stride, call.num_kv_heads,
-                 call.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane)), call.stream_pool);
+    if (const std::int64_t row = call.pool_rows[t]; row >= 0) {
+      copy_heads(call.k_pool.row(row), call.k_pool.head_stride, call.k_out.row(t), call.k_out.head_stride, call.num_kv_heads,
+                 head_bytes, call.stream_pool);
+      copy_heads(call.v_pool.row(row), call.v_pool.head_stride, call.v.row(t), call.v.head_stride, call.num_kv_heads, head_bytes,
+                 call.stream_pool);
     }
   }
-  if (call.stream_out || call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
+  if (call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
 }
 
 void rope_pool_fused(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
