@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include <ropepool/rope_pool_fused.h>
@@ -108,6 +109,8 @@ std::int64_t to_int64(nb::handle value, const char* argument) {
   return number;
 }
 
+constexpr double kNotGiven = std::numeric_limits<double>::quiet_NaN();
+
 double to_double(nb::handle value, const char* argument) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number != -1.0 || !PyErr_Occurred()) return number;
@@ -126,24 +129,26 @@ Angles to_angles(nb::handle value) {
 }
 
 RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
-  auto read = [&](Argument place) { return reader.read(arguments[place], kNames[place]); };
-  RopePoolFusedArgs args;
-  args.q = read(kQ);
-  args.k = read(kK);
-  args.v = read(kV);
-  args.positions = read(kPositions);
-  args.slots = read(kSlots);
-  args.k_pool = read(kKPool);
-  args.v_pool = read(kVPool);
-  if (arguments[kQOut]) args.q_out = read(kQOut);
-  if (arguments[kKOut]) args.k_out = read(kKOut);
-  args.head_dim = to_int64(arguments[kHeadDim], "head_dim");
-  args.num_qo_heads = to_int64(arguments[kNumQoHeads], "num_qo_heads");
-  args.num_kv_heads = to_int64(arguments[kNumKvHeads], "num_kv_heads");
-  if (arguments[kRopeBase]) args.rope_base = to_double(arguments[kRopeBase], "rope_base");
+  auto read = [&](Argument place) { return arguments[place] ? reader.read(arguments[place], kNames[place]) : Tensor(); };
+  auto integer = [&](Argument place) { return to_int64(arguments[place], kNames[place]); };
   if (arguments[kRope]) raise_type_error("rope takes only None in this version: say rope_base");
-  if (arguments[kAngles]) args.angles = to_angles(arguments[kAngles]);
-  return args;
+  return {
+      // In one expression, so that each is made where it stays: to copy them would cost a tenth of a small call.
+      .q = read(kQ),
+      .k = read(kK),
+      .v = read(kV),
+      .positions = read(kPositions),
+      .slots = read(kSlots),
+      .k_pool = read(kKPool),
+      .v_pool = read(kVPool),
+      .q_out = read(kQOut),
+      .k_out = read(kKOut),
+      .head_dim = integer(kHeadDim),
+      .num_qo_heads = integer(kNumQoHeads),
+      .num_kv_heads = integer(kNumKvHeads),
+      .rope_base = arguments[kRopeBase] ? to_double(arguments[kRopeBase], "rope_base") : kNotGiven,
+      .angles = arguments[kAngles] ? to_angles(arguments[kAngles]) : Angles::exact,
+  };
 }
 
 PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {

@@ -367,6 +367,8 @@ class ManagedVersioned(ctypes.Structure):
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+is_capsule = ctypes.pythonapi.PyCapsule_IsValid
+is_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 
 
 class Exporter:
@@ -402,9 +404,11 @@ class Exporter:
             struct = ManagedVersioned(**{"major": 1, "deleter": deleter, "tensor": tensor} | header)
         else:
             struct, name = Managed(tensor, None, deleter), b"dltensor"
-        self.structs.append((struct, deleter, name, fields))
+        # As DLPack demands, a capsule that nobody took gives its tensor back when it goes.
+        destructor = Deleter(lambda capsule: self.take_back(None) if is_capsule(capsule, name) else None)
+        self.structs.append((struct, deleter, destructor, name, fields))
         self.lent += 1
-        return new_capsule(ctypes.addressof(struct), name, None)
+        return new_capsule(ctypes.addressof(struct), name, destructor)
 
     def take_back(self, _):
         self.returned += 1
@@ -878,6 +882,7 @@ def test_the_gil_is_released(num_threads):
     assert progress >= 10
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork(num_threads):
     num_threads(2)
     expected = bits(rope_pool_fused(**large_arguments())[0])
