@@ -180,8 +180,8 @@ def arguments(
 
 
 def copies(call):
-    """The arguments with copies of the arrays, which a later call can't write to."""
-    return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in call.items()}
+    """The arguments with arrays of their own, without gaps, which a later call can't write to."""
+    return {name: np.array(value, order="C") if isinstance(value, np.ndarray) else value for name, value in call.items()}
 
 
 def checked_call(call):

@@ -321,6 +321,12 @@ def test_float32_angles(head_dim, base):
     assert np.min(errors, axis=0).max() <= oracle.ANGLE_ERROR + 2.0**-24
 
 
+def test_float32_angles_take_the_base_as_float32():
+    """As Hugging Face's formula does: rounded before the power, or a pair can be two units off."""
+    for base in (33164.080078125, 10000.1, 499_999.99):
+        checked_call(arguments(len(POSITIONS), 64, 2, 1, 64, rope_base=base, positions=np.array(POSITIONS), angles="float32"))
+
+
 @each_dtype
 def test_float32_angles_of_each_dtype(dtype):
     checked_call(arguments(len(POSITIONS), 96, 2, 1, 64, dtype, positions=np.array(POSITIONS), angles="float32"))
