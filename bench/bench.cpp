@@ -78,16 +78,21 @@ void measure(const Shape& shape, DType dtype, std::int64_t num_tokens, std::int6
 
   const auto copy = [&](void (*function)(const bench::Traffic&)) {
     return [&, function](const std::int32_t* slots) {
-      function({num_tokens, q_row, kv_row, q.get(), k.get(), v.get(), q_out.get(), k_out.get(), k_pool.get(), v_pool.get(), slots});
+      function(
+          {num_tokens, q_row, kv_row, q.get(), k.get(), v.get(), q_out.get(), k_out.get(), k_pool.get(), v_pool.get(), slots});
     };
   };
   std::vector<Variant> variants;
-  variants.push_back({"op", [&](const std::int32_t* slots) {
+  variants.push_back({"op",
+                      [&](const std::int32_t* slots) {
                         args.slots = Tensor::contiguous(slots, DType::i32, {num_tokens});
                         if (const auto result = ropepool::rope_pool_fused(args); !result) {
                           throw std::runtime_error(result.error().message());
                         }
-                      }, {}, {}, 0});
+                      },
+                      {},
+                      {},
+                      0});
   variants.push_back({"regular", copy(bench::copy_regular), {}, {}, 0});
   variants.push_back({"mixed", copy(bench::copy_mixed), {}, {}, 0});
   variants.push_back({"streaming", copy(bench::copy_streaming), {}, {}, 0});
@@ -128,8 +133,8 @@ void measure(const Shape& shape, DType dtype, std::int64_t num_tokens, std::int6
                         1e6 * median(variant.seconds));
   }
   const double bytes = static_cast<double>(num_tokens * (2 * q_row + 5 * kv_row));
-  fmt::print("{} {:>7.1f} {:>9.2f} {:>9.2f} {:>6}\n", line, bytes / median(variants[0].seconds) / 1e9, against_regular, against_best,
-             variants[0].seconds.size());
+  fmt::print("{} {:>7.1f} {:>9.2f} {:>9.2f} {:>6}\n", line, bytes / median(variants[0].seconds) / 1e9, against_regular,
+             against_best, variants[0].seconds.size());
   std::fflush(stdout);
 }
 
@@ -158,8 +163,8 @@ int main(int argc, char** argv) try {
   fmt::print("ropepool {}, {}, {} thread(s); {} query and {} key/value heads, head_dim {}, {} slots\n", ropepool::version(),
              ropepool::simd_target().value(), threads, shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, num_slots);
   fmt::print("times in us, min and median; a copy moves the op's bytes; shares are copy / op: above 1 the op is faster\n\n");
-  fmt::print("{:8} {:>7} {:>21} {:>21} {:>21} {:>21} {:>7} {:>9} {:>9} {:>6}\n", "dtype", "tokens", "op", "copy, regular stores",
-             "copy, mixed", "copy, streaming", "GB/s", "regular", "best", "rounds");
+  fmt::print("{:8} {:>7} {:>21} {:>21} {:>21} {:>21} {:>7} {:>9} {:>9} {:>6}\n", "dtype", "tokens", "op",
+             "copy, regular stores", "copy, mixed", "copy, streaming", "GB/s", "regular", "best", "rounds");
   for (const std::string& name : dtypes) {
     const DType dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
     for (std::int64_t num_tokens : tokens) measure(shape, dtype, num_tokens, std::max(num_slots, num_tokens), seconds);

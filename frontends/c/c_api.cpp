@@ -103,8 +103,8 @@ int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, const DLTenso
                              const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
                              const DLTensor* k_out, int64_t head_dim, int64_t num_qo_heads, int64_t num_kv_heads,
                              double rope_base) {
-  const ropepool_rope_pool_fused_options options = {
-      sizeof options, head_dim, num_qo_heads, num_kv_heads, rope_base, ROPEPOOL_ANGLES_EXACT, 0};
+  const ropepool_rope_pool_fused_options options = {sizeof options,        head_dim, num_qo_heads, num_kv_heads, rope_base,
+                                                    ROPEPOOL_ANGLES_EXACT, 0};
   return ropepool_rope_pool_fused_with(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, &options);
 }
 

@@ -13,11 +13,20 @@ inline DType from_dlpack(DLDataType type) {
     DType dtype;
   };
   constexpr Row kRows[] = {
-      {kDLFloat, 32, DType::f32},       {kDLFloat, 16, DType::f16},        {kDLBfloat, 16, DType::bf16},
-      {kDLInt, 32, DType::i32},         {kDLInt, 64, DType::i64},          {kDLFloat, 64, DType::f64},
-      {6 /* kDLBool of DLPack 0.8 */, 8, DType::boolean},                  {kDLInt, 8, DType::i8},
-      {kDLInt, 16, DType::i16},         {kDLUInt, 8, DType::u8},           {kDLUInt, 16, DType::u16},
-      {kDLUInt, 32, DType::u32},        {kDLUInt, 64, DType::u64},         {kDLComplex, 64, DType::complex64},
+      {kDLFloat, 32, DType::f32},
+      {kDLFloat, 16, DType::f16},
+      {kDLBfloat, 16, DType::bf16},
+      {kDLInt, 32, DType::i32},
+      {kDLInt, 64, DType::i64},
+      {kDLFloat, 64, DType::f64},
+      {6 /* kDLBool of DLPack 0.8 */, 8, DType::boolean},
+      {kDLInt, 8, DType::i8},
+      {kDLInt, 16, DType::i16},
+      {kDLUInt, 8, DType::u8},
+      {kDLUInt, 16, DType::u16},
+      {kDLUInt, 32, DType::u32},
+      {kDLUInt, 64, DType::u64},
+      {kDLComplex, 64, DType::complex64},
       {kDLComplex, 128, DType::complex128},
   };
   for (const Row& row : kRows) {
@@ -32,11 +41,15 @@ inline Device from_dlpack(DLDevice device) {
   switch (static_cast<int>(device.device_type)) {
     case kDLCPU:
     case kDLCUDAHost:
-    case kDLROCMHost: return {DeviceType::cpu, 0};
+    case kDLROCMHost:
+      return {DeviceType::cpu, 0};
     case kDLCUDA:
-    case kDLCUDAManaged: return {DeviceType::cuda, device.device_id};
-    case kDLMetal: return {DeviceType::metal, device.device_id};
-    default: return {DeviceType::other, device.device_id};
+    case kDLCUDAManaged:
+      return {DeviceType::cuda, device.device_id};
+    case kDLMetal:
+      return {DeviceType::metal, device.device_id};
+    default:
+      return {DeviceType::other, device.device_id};
   }
 }
 

@@ -40,9 +40,9 @@ typedef struct ropepool_rope_pool_fused_options {
   int32_t num_threads; /* at most so many threads for this call; 0: as many as ropepool_set_num_threads said */
 } ropepool_rope_pool_fused_options;
 
-ROPEPOOL_API int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions,
-                                               const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool,
-                                               const DLTensor* q_out, const DLTensor* k_out,
+ROPEPOOL_API int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                               const DLTensor* positions, const DLTensor* slots, const DLTensor* k_pool,
+                                               const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out,
                                                const ropepool_rope_pool_fused_options* options);
 
 /* Of the last call on this thread that did not return 0; "" before the first. Valid until the next call on this thread. */

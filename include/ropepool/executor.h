@@ -13,9 +13,9 @@ namespace ropepool {
 class RangeBody {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, RangeBody>)
-  RangeBody(F&& body)  // NOLINT(google-explicit-constructor)
-      : object_(const_cast<void*>(static_cast<const void*>(&body))), call_([](void* object, std::int64_t begin, std::int64_t end) {
+  requires(!std::is_same_v<std::remove_cvref_t<F>, RangeBody>) RangeBody(F&& body)  // NOLINT(google-explicit-constructor)
+      : object_(const_cast<void*>(static_cast<const void*>(&body))),
+        call_([](void* object, std::int64_t begin, std::int64_t end) {
           (*static_cast<std::remove_reference_t<F>*>(object))(begin, end);
         }) {}
   void operator()(std::int64_t begin, std::int64_t end) const { call_(object_, begin, end); }

@@ -58,12 +58,12 @@ class ROPEPOOL_API Error {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
-  Result(Error error) : error_(std::move(error)) {}       // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return !error_; }
   explicit operator bool() const { return ok(); }
-  T& value() { return *value_; }              // only where ok()
+  T& value() { return *value_; }  // only where ok()
   const T& value() const { return *value_; }
   T& operator*() { return *value_; }
   const Error& error() const { return *error_; }  // only where not ok()

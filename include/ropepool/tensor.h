@@ -54,9 +54,7 @@ class Dims {
 
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(values.begin(), static_cast<int>(values.size())) {}
-  Dims(const std::int64_t* values, int rank) : rank_(rank) {
-    std::copy_n(values, std::min(rank, kMaxRank), values_.begin());
-  }
+  Dims(const std::int64_t* values, int rank) : rank_(rank) { std::copy_n(values, std::min(rank, kMaxRank), values_.begin()); }
 
   int rank() const { return rank_; }
   std::int64_t operator[](int axis) const { return values_[static_cast<std::size_t>(axis)]; }
@@ -90,13 +88,13 @@ struct Device {
 ROPEPOOL_API std::string to_string(const Device& device);
 
 struct Tensor {
-  void* data = nullptr;        // the element at index (0, ..., 0)
+  void* data = nullptr;  // the element at index (0, ..., 0)
   DType dtype = DType::none;
   Shape shape;
-  Strides strides;             // in elements; may be negative, or zero in an input
+  Strides strides;  // in elements; may be negative, or zero in an input
   Device device;
-  bool read_only = false;      // may not be written
-  bool unaligned = false;      // data or a byte stride is no multiple of the item size, so that `strides` can't say it
+  bool read_only = false;  // may not be written
+  bool unaligned = false;  // data or a byte stride is no multiple of the item size, so that `strides` can't say it
 
   // A row-major tensor without gaps.
   ROPEPOOL_API static Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape);

@@ -109,8 +109,7 @@ std::optional<Refusal> find_refusal(std::string_view text) {
   const CatalogEntry* best = nullptr;
   for (const CatalogEntry& entry : kCatalog) {
     if (trimmed == entry.name) return entry.refusal;
-    if (holds_message_of(words, entry) &&
-        (best == nullptr || fixed_length(entry.message) > fixed_length(best->message))) {
+    if (holds_message_of(words, entry) && (best == nullptr || fixed_length(entry.message) > fixed_length(best->message))) {
       best = &entry;
     }
   }

@@ -54,8 +54,8 @@ Environment read_environment() {
     if (failure == std::errc() && end == value.end() && number >= 1 && number <= kMaxThreads) {
       result.num_threads = number;
     } else {
-      result.error = Error::runtime(
-          fmt::format("ROPEPOOL_NUM_THREADS must be a number from 1 to {}, got '{}'", kMaxThreads, value));
+      result.error =
+          Error::runtime(fmt::format("ROPEPOOL_NUM_THREADS must be a number from 1 to {}, got '{}'", kMaxThreads, value));
     }
   }
   return result;

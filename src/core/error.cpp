@@ -26,9 +26,12 @@ std::optional<Refusal> Error::refusal() const {
 
 int Error::number() const {
   switch (kind_) {
-    case Kind::refusal: return static_cast<int>(refusal_);
-    case Kind::out_of_memory: return -1;
-    case Kind::runtime: break;
+    case Kind::refusal:
+      return static_cast<int>(refusal_);
+    case Kind::out_of_memory:
+      return -1;
+    case Kind::runtime:
+      break;
   }
   return -2;
 }

@@ -31,8 +31,7 @@ Frequencies compute(std::int64_t head_dim, double base) {
   const DoubleDouble log_base = log(base);
   for (std::size_t i = 0; i < half; ++i) {
     const auto two_i = static_cast<double>(2 * i);
-    const DoubleDouble turns =
-        exp(-(log_base * DoubleDouble{two_i}) / static_cast<double>(head_dim)) * kTurnsPerRadian;
+    const DoubleDouble turns = exp(-(log_base * DoubleDouble{two_i}) / static_cast<double>(head_dim)) * kTurnsPerRadian;
     result.turns[i] = std::isfinite(turns.hi) ? fraction(turns) : 0;  // a base below 1e-300, where there is nothing to be exact
     const float exponent = static_cast<float>(two_i) / static_cast<float>(head_dim);
     result.inverse_float32[i] = 1.0f / static_cast<float>(std::pow(base, static_cast<double>(exponent)));

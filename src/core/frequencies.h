@@ -8,8 +8,8 @@
 namespace ropepool {
 
 struct Frequencies {
-  // For pair i the turns per position, modulo one turn, in units of 2^-64 turn: positions are whole numbers, so position * turns
-  // in wrapping arithmetic is the angle to within position * 2^-65 turn, 4e-10 of a radian at position 2^31.
+  // For pair i the turns per position, modulo one turn, in units of 2^-64 turn: positions are whole numbers, so position *
+  // turns in wrapping arithmetic is the angle to within position * 2^-65 turn, 4e-10 of a radian at position 2^31.
   std::vector<std::uint64_t> turns;
   // As Hugging Face has them: 1 / base^(2i / head_dim), in float32 steps.
   std::vector<float> inverse_float32;

@@ -27,7 +27,8 @@ struct Lattice {
   // Bytes from the first to the last that the axes from `first` on reach.
   std::uint64_t span(int first = 0) const {
     std::uint64_t bytes = item_size;
-    for (int i = first; i < rank; ++i) bytes += axes[static_cast<std::size_t>(i)].stride * axes[static_cast<std::size_t>(i)].steps;
+    for (int i = first; i < rank; ++i)
+      bytes += axes[static_cast<std::size_t>(i)].stride * axes[static_cast<std::size_t>(i)].steps;
     return bytes;
   }
 };

@@ -17,8 +17,8 @@ inline bool intersect(ByteRange a, ByteRange b) { return a.begin < b.end && b.be
 // True where two elements of `tensor` share a byte, or where that can't be told cheaply.
 bool overlaps_itself(const Tensor& tensor);
 
-// For tensors whose ranges intersect: true where they share a byte, or where that can't be told cheaply. Interleaved views with a common period, such as
-// the heads of one packed QKV or the halves of a unified pool, are told apart.
+// For tensors whose ranges intersect: true where they share a byte, or where that can't be told cheaply. Interleaved views with
+// a common period, such as the heads of one packed QKV or the halves of a unified pool, are told apart.
 bool may_overlap(const Tensor& a, const Tensor& b);
 
 // The same elements at the same places.

@@ -23,10 +23,14 @@ std::string to_string(const Dims& dims) {
 
 std::string to_string(const Device& device) {
   switch (device.type) {
-    case DeviceType::cpu: return "cpu";
-    case DeviceType::cuda: return fmt::format("cuda:{}", device.index);
-    case DeviceType::metal: return fmt::format("metal:{}", device.index);
-    case DeviceType::other: break;
+    case DeviceType::cpu:
+      return "cpu";
+    case DeviceType::cuda:
+      return fmt::format("cuda:{}", device.index);
+    case DeviceType::metal:
+      return fmt::format("metal:{}", device.index);
+    case DeviceType::other:
+      break;
   }
   return "another device";
 }

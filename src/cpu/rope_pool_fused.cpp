@@ -1,6 +1,7 @@
 // The kernel of rope_pool_fused for the CPU, compiled once for each SIMD target of Highway.
 //
-// A token at a time: its angles once, then its heads, straight to the outputs; k from there, still in the L1 cache, to the pool.
+// A token at a time: its angles once, then its heads, straight to the outputs; k from there, still in the L1 cache, to the
+// pool.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rope_pool_fused.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -258,7 +259,8 @@ HWY_INLINE void separate_even_odd([[maybe_unused]] float* values, [[maybe_unused
 }
 
 template <class Type>
-void angles_of(const RopePoolFusedCall& call, std::int64_t position, std::int64_t first_pair, std::int64_t count, CosSin& result) {
+void angles_of(const RopePoolFusedCall& call, std::int64_t position, std::int64_t first_pair, std::int64_t count,
+               CosSin& result) {
   Reduced reduced;
   if (call.angles == Angles::exact) {
     reduce_exact(call.frequencies->turns.data() + first_pair, count, position, reduced);
@@ -290,8 +292,7 @@ HWY_INLINE std::int64_t rotate_even_odd(const typename Type::Lane* low, const ty
     const auto s_even = hn::Load(d, angles.sin + i), s_odd = hn::Load(d, angles.sin + i + n);
     const Two low_turned{hn::NegMulAdd(y.even, s_even, hn::Mul(x.even, c_even)),
                          hn::NegMulAdd(y.odd, s_odd, hn::Mul(x.odd, c_odd))};
-    const Two high_turned{hn::MulAdd(x.even, s_even, hn::Mul(y.even, c_even)),
-                          hn::MulAdd(x.odd, s_odd, hn::Mul(y.odd, c_odd))};
+    const Two high_turned{hn::MulAdd(x.even, s_even, hn::Mul(y.even, c_even)), hn::MulAdd(x.odd, s_odd, hn::Mul(y.odd, c_odd))};
     const auto sum = hn::Add(hn::Add(low_turned.even, low_turned.odd), hn::Add(high_turned.even, high_turned.odd));
     if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(sum)))) {  // perhaps a NaN: lane by lane, in their own order
       for (std::int64_t j = 0; j < 2 * n; ++j) {
@@ -312,8 +313,8 @@ HWY_INLINE std::int64_t rotate_even_odd(const typename Type::Lane* low, const ty
 
 // Lanes `low` and `high` of `count` pairs turn by their angles.
 template <class Type>
-HWY_INLINE void rotate(const typename Type::Lane* low, const typename Type::Lane* high, const CosSin& angles, std::int64_t count,
-                       typename Type::Lane* low_to, typename Type::Lane* high_to) {
+HWY_INLINE void rotate(const typename Type::Lane* low, const typename Type::Lane* high, const CosSin& angles,
+                       std::int64_t count, typename Type::Lane* low_to, typename Type::Lane* high_to) {
   std::int64_t begin = 0;
   if constexpr (Type::kEvenOdd) begin = rotate_even_odd<Type>(low, high, angles, count, low_to, high_to);
   for_lanes<kMaxFloats>(begin, count, [&](auto d, std::int64_t i) HWY_ATTR {
@@ -384,8 +385,8 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
     if (const std::int64_t row = call.pool_rows[t]; row >= 0) {
       copy_heads(call.k_pool.row(row), call.k_pool.head_stride, call.k_out.row(t), call.k_out.head_stride, call.num_kv_heads,
                  head_bytes, call.stream_pool);
-      copy_heads(call.v_pool.row(row), call.v_pool.head_stride, call.v.row(t), call.v.head_stride, call.num_kv_heads, head_bytes,
-                 call.stream_pool);
+      copy_heads(call.v_pool.row(row), call.v_pool.head_stride, call.v.row(t), call.v.head_stride, call.num_kv_heads,
+                 head_bytes, call.stream_pool);
     }
   }
   if (call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
@@ -393,9 +394,12 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
 
 void rope_pool_fused(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   switch (call.dtype) {
-    case DType::f32: return run<F32>(call, begin, end);
-    case DType::f16: return run<F16>(call, begin, end);
-    default: return run<BF16>(call, begin, end);
+    case DType::f32:
+      return run<F32>(call, begin, end);
+    case DType::f16:
+      return run<F16>(call, begin, end);
+    default:
+      return run<BF16>(call, begin, end);
   }
 }
 

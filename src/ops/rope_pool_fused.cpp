@@ -36,8 +36,15 @@ struct Named {
 };
 
 std::array<Named, 9> all_arrays(const Args& a) {
-  return {{{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"positions", &a.positions}, {"slots", &a.slots}, {"k_pool", &a.k_pool},
-           {"v_pool", &a.v_pool}, {"q_out", &a.q_out}, {"k_out", &a.k_out}}};
+  return {{{"q", &a.q},
+           {"k", &a.k},
+           {"v", &a.v},
+           {"positions", &a.positions},
+           {"slots", &a.slots},
+           {"k_pool", &a.k_pool},
+           {"v_pool", &a.v_pool},
+           {"q_out", &a.q_out},
+           {"k_out", &a.k_out}}};
 }
 std::array<Named, 4> written_arrays(const Args& a) {
   return {{{"q_out", &a.q_out}, {"k_out", &a.k_out}, {"k_pool", &a.k_pool}, {"v_pool", &a.v_pool}}};
@@ -62,8 +69,8 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
   if (tensor.data == nullptr) return actual = "a null pointer", "data";
   if (tensor.unaligned) return actual = "an offset or stride between two elements", "data and strides on whole elements";
   if (item > 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item) != 0) {
-    return actual = fmt::format("an address {} bytes past one", reinterpret_cast<std::uintptr_t>(tensor.data) %
-                                                                   static_cast<std::uintptr_t>(item)),
+    return actual = fmt::format("an address {} bytes past one",
+                                reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item)),
            "data and strides on whole elements";
   }
   std::int64_t low = 0, high = item;
@@ -71,8 +78,8 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
     const std::int64_t steps = tensor.shape[axis] - 1;
     std::int64_t reach = 0;
     std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
-    if (steps > 0 && (__builtin_mul_overflow(tensor.strides[axis], steps, &reach) || __builtin_mul_overflow(reach, item, &reach) ||
-                      __builtin_add_overflow(bound, reach, &bound))) {
+    if (steps > 0 && (__builtin_mul_overflow(tensor.strides[axis], steps, &reach) ||
+                      __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound))) {
       return actual = fmt::format("shape {} with strides {}", to_string(tensor.shape), to_string(tensor.strides)),
              "elements within the address space";
     }
@@ -86,7 +93,8 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
 
 bool readable(const Tensor& tensor) {
   std::string unused;
-  return tensor.given() && item_size(tensor.dtype) > 0 && tensor.rank() <= Dims::kMaxRank && layout_fault(tensor, unused) == nullptr;
+  return tensor.given() && item_size(tensor.dtype) > 0 && tensor.rank() <= Dims::kMaxRank &&
+         layout_fault(tensor, unused) == nullptr;
 }
 
 // Whether positions or slots can be read here, so that their values can be checked.
@@ -149,29 +157,41 @@ Check pools_rank(const Args& a, Outputs) {
 
 Check q_shape(const Args& a, Outputs) {
   if (a.q.rank() == 3 && is_shape(a.q, a.q.shape[0], a.num_qo_heads, a.head_dim)) return {};
-  return Finding{fmt::format("q shape must be [num_tokens, num_qo_heads, head_dim], got {}", to_string(a.q.shape)), "q",
-                 fmt::format("(num_tokens, {}, {})", a.num_qo_heads, a.head_dim), to_string(a.q.shape), "", ""};
+  return Finding{fmt::format("q shape must be [num_tokens, num_qo_heads, head_dim], got {}", to_string(a.q.shape)),
+                 "q",
+                 fmt::format("(num_tokens, {}, {})", a.num_qo_heads, a.head_dim),
+                 to_string(a.q.shape),
+                 "",
+                 ""};
 }
 
 Check k_shape(const Args& a, Outputs) {
   if (a.q.rank() > 0 && is_shape(a.k, a.q.shape[0], a.num_kv_heads, a.head_dim)) return {};
-  return Finding{fmt::format("k shape must be [num_tokens, num_kv_heads, head_dim], got {}", to_string(a.k.shape)), "k",
+  return Finding{fmt::format("k shape must be [num_tokens, num_kv_heads, head_dim], got {}", to_string(a.k.shape)),
+                 "k",
                  a.q.rank() > 0 ? to_string(Shape{a.q.shape[0], a.num_kv_heads, a.head_dim})
                                 : fmt::format("(num_tokens, {}, {})", a.num_kv_heads, a.head_dim),
-                 to_string(a.k.shape), "", ""};
+                 to_string(a.k.shape),
+                 "",
+                 ""};
 }
 
 Check v_shape(const Args& a, Outputs) {
   if (a.v.shape == a.k.shape) return {};
-  return Finding{fmt::format("v shape must match k shape, got {} vs {}", to_string(a.v.shape), to_string(a.k.shape)), "v",
-                 to_string(a.k.shape), to_string(a.v.shape), "", ""};
+  return Finding{fmt::format("v shape must match k shape, got {} vs {}", to_string(a.v.shape), to_string(a.k.shape)),
+                 "v",
+                 to_string(a.k.shape),
+                 to_string(a.v.shape),
+                 "",
+                 ""};
 }
 
 Check token_counts(const Args& a, Outputs) {
   const Shape tokens = a.q.rank() > 0 ? Shape{a.q.shape[0]} : Shape{};
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
     if (tensor->shape != tokens) {
-      return Finding{"positions/slots must have one entry per token", name, to_string(tokens), to_string(tensor->shape), "", ""};
+      return Finding{
+          "positions/slots must have one entry per token", name, to_string(tokens), to_string(tensor->shape), "", ""};
     }
   }
   return {};
@@ -179,15 +199,23 @@ Check token_counts(const Args& a, Outputs) {
 
 Check k_pool_shape(const Args& a, Outputs) {
   if (a.k_pool.rank() == 3 && is_shape(a.k_pool, a.k_pool.shape[0], a.num_kv_heads, a.head_dim)) return {};
-  return Finding{fmt::format("k_pool has incompatible shape {}", to_string(a.k_pool.shape)), "k_pool",
-                 fmt::format("(num_slots, {}, {})", a.num_kv_heads, a.head_dim), to_string(a.k_pool.shape), "", ""};
+  return Finding{fmt::format("k_pool has incompatible shape {}", to_string(a.k_pool.shape)),
+                 "k_pool",
+                 fmt::format("(num_slots, {}, {})", a.num_kv_heads, a.head_dim),
+                 to_string(a.k_pool.shape),
+                 "",
+                 ""};
 }
 
 Check v_pool_shape(const Args& a, Outputs) {
   if (a.v_pool.shape == a.k_pool.shape) return {};
-  return Finding{fmt::format("v_pool shape must match k_pool shape, got {} vs {}", to_string(a.v_pool.shape),
-                             to_string(a.k_pool.shape)),
-                 "v_pool", to_string(a.k_pool.shape), to_string(a.v_pool.shape), "", ""};
+  return Finding{
+      fmt::format("v_pool shape must match k_pool shape, got {} vs {}", to_string(a.v_pool.shape), to_string(a.k_pool.shape)),
+      "v_pool",
+      to_string(a.k_pool.shape),
+      to_string(a.v_pool.shape),
+      "",
+      ""};
 }
 
 Check qkv_dtypes(const Args& a, Outputs) {
@@ -209,8 +237,8 @@ Check pool_dtypes(const Args& a, Outputs) {
 }
 
 Check float_dtypes(const Args& a, Outputs) {
-  for (const auto& [name, tensor] : {Named{"q", &a.q}, Named{"k", &a.k}, Named{"v", &a.v}, Named{"k_pool", &a.k_pool},
-                                     Named{"v_pool", &a.v_pool}}) {
+  for (const auto& [name, tensor] :
+       {Named{"q", &a.q}, Named{"k", &a.k}, Named{"v", &a.v}, Named{"k_pool", &a.k_pool}, Named{"v_pool", &a.v_pool}}) {
     if (!is_data_type(tensor->dtype)) return must(name, "be", "float32, float16 or bfloat16", to_string(tensor->dtype));
   }
   return {};
@@ -235,7 +263,8 @@ Check rope(const Args& a, Outputs) {
   if (!std::isfinite(a.rope_base) || a.rope_base <= 0) {
     return must("rope_base", "be", "finite and above 0", fmt::format("{}", a.rope_base));
   }
-  if (a.angles != Angles::exact && a.angles != Angles::float32) return must("angles", "be", "'exact' or 'float32'", "something else");
+  if (a.angles != Angles::exact && a.angles != Angles::float32)
+    return must("angles", "be", "'exact' or 'float32'", "something else");
   return {};
 }
 
@@ -270,14 +299,15 @@ Check outputs(const Args& a, Outputs outputs) {
 Check devices(const Args& a, Outputs) {
   if (!has_kernels(a.q.device.type)) return must("q", "be on", "cpu", to_string(a.q.device));
   for (const auto& [name, tensor] : all_arrays(a)) {
-    if (tensor->given() && tensor->device != a.q.device) return must(name, "be on", to_string(a.q.device), to_string(tensor->device));
+    if (tensor->given() && tensor->device != a.q.device)
+      return must(name, "be on", to_string(a.q.device), to_string(tensor->device));
   }
   return {};
 }
 
 Finding shared(const char* written, const char* other) {
   return {fmt::format("{} must share no memory with {}", written, other), written, fmt::format("memory apart from {}", other),
-          "memory in common, or a layout in which that can't be told", "", ""};
+          "memory in common, or a layout in which that can't be told",    "",      ""};
 }
 
 Check overlap(const Args& a, Outputs) {
@@ -316,8 +346,12 @@ Check slot_values(const Args& a, Outputs) {
   const std::int64_t num_slots = a.k_pool.shape[0];
   const Outlier outlier = first_outlier(a.slots, std::numeric_limits<std::int64_t>::min(), num_slots - 1);
   if (outlier.index < 0) return {};
-  return Finding{fmt::format("slots[{}] is {}, but the pools have {} slots", outlier.index, outlier.value, num_slots), "slots",
-                 fmt::format("below {}", num_slots), std::to_string(outlier.value), "", ""};
+  return Finding{fmt::format("slots[{}] is {}, but the pools have {} slots", outlier.index, outlier.value, num_slots),
+                 "slots",
+                 fmt::format("below {}", num_slots),
+                 std::to_string(outlier.value),
+                 "",
+                 ""};
 }
 
 Check position_values(const Args& a, Outputs) {
@@ -325,8 +359,12 @@ Check position_values(const Args& a, Outputs) {
   if (!readable_indices(a.positions)) return {};
   const Outlier outlier = first_outlier(a.positions, -kLimit, kLimit);
   if (outlier.index < 0) return {};
-  return Finding{fmt::format("positions[{}] is {}, beyond +-{}", outlier.index, outlier.value, kLimit), "positions",
-                 fmt::format("within +-{}", kLimit), std::to_string(outlier.value), "", ""};
+  return Finding{fmt::format("positions[{}] is {}, beyond +-{}", outlier.index, outlier.value, kLimit),
+                 "positions",
+                 fmt::format("within +-{}", kLimit),
+                 std::to_string(outlier.value),
+                 "",
+                 ""};
 }
 
 struct Rule {
@@ -396,8 +434,8 @@ HeadRows rows_of(const Tensor& tensor) {
 
 // Bytes a call must move before a second thread pays: waking one costs some 10 us, in which a core moves about this much.
 constexpr std::int64_t kSplitBytes = 256 * 1024;
-// From so many tokens on, pool rows are written past the caches: they are cold, and not read soon. 4,096 tokens take 0.85 times as
-// long so (bfloat16, 32 and 8 heads of 128).
+// From so many tokens on, pool rows are written past the caches: they are cold, and not read soon. 4,096 tokens take 0.85 times
+// as long so (bfloat16, 32 and 8 heads of 128).
 constexpr std::int64_t kStreamPoolTokens = 8;
 
 RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const Frequencies& frequencies) {
