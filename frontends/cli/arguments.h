@@ -1,0 +1,50 @@
+// From a file and flags to the arguments of an op.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ropepool/rope_pool_fused.h>
+
+#include "safetensors.h"
+
+namespace ropepool::cli {
+
+// What the command line says; the rest comes from the file's metadata and, but for rope_base, from the shapes.
+struct Parameters {
+  std::optional<std::int64_t> head_dim, num_qo_heads, num_kv_heads;
+  std::optional<double> rope_base;
+  std::optional<std::string> angles;
+};
+
+// One parameter as it was found.
+struct Found {
+  std::string name, value, source;  // "head_dim", "64", "metadata"
+};
+
+// Bytes at an address that suits any element.
+struct FreeAligned {
+  void operator()(std::byte* bytes) const;
+};
+using AlignedBytes = std::unique_ptr<std::byte[], FreeAligned>;
+AlignedBytes allocate_aligned(std::size_t size);  // throws std::bad_alloc
+
+struct Arguments {
+  RopePoolFusedArgs op;  // without q_out and k_out
+  std::vector<Found> parameters;
+  std::vector<AlignedBytes> copies;  // of tensors that lie unaligned in the file
+};
+
+// The tensor `entry` in the file's bytes, or in a copy where its elements do not lie aligned there.
+Tensor tensor_at(const safetensors::Entry& entry, std::span<std::byte> bytes, std::vector<AlignedBytes>& copies);
+
+// Takes q, k, v, positions, slots, k_pool and v_pool of `file`, which was parsed from `bytes`. Both must outlive the result.
+// Throws safetensors::Malformed where a tensor is missing or the metadata holds no number where one must be.
+Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given);
+
+}  // namespace ropepool::cli
