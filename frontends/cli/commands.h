@@ -1,0 +1,46 @@
+// The commands, a file each.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "arguments.h"
+#include "failure.h"
+
+namespace ropepool::cli {
+
+struct RunOptions {
+  std::string input;
+  std::optional<std::string> output, expect;
+  Parameters parameters;
+  int repeat = 5;
+  std::optional<int> threads;
+  std::optional<double> tolerance;
+  bool json = false;
+};
+Exit run(const RunOptions& options);
+
+struct CheckOptions {
+  std::string input;
+  Parameters parameters;
+  bool json = false;
+};
+Exit check(const CheckOptions& options);
+
+struct ErrorsOptions {
+  bool json = false;
+};
+Exit errors(const ErrorsOptions& options);
+
+struct ExplainOptions {
+  std::string what;  // "-": standard input
+  bool json = false;
+};
+Exit explain(const ExplainOptions& options);
+
+struct DoctorOptions {
+  bool json = false;
+};
+Exit doctor(const DoctorOptions& options);
+
+}  // namespace ropepool::cli

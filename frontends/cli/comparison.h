@@ -1,0 +1,42 @@
+// Results against expected values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ropepool/tensor.h>
+
+namespace ropepool::cli {
+
+struct Comparison {
+  std::string name;                 // "k_pool"
+  std::string fault;                // why there was nothing to compare: another shape, no float type; else ""
+  double largest_error = 0;         // infinite where one of the two is NaN or where different infinities meet
+  std::vector<std::int64_t> index;  // where that is; empty where all is equal
+  double got = 0, expected = 0;     // there
+  std::int64_t num_elements = 0;
+  std::int64_t num_past = 0;  // elements past the tolerance
+  std::string tolerance;      // in words
+
+  bool ok() const { return fault.empty() && num_past == 0; }
+};
+
+// How far a result may be from what is expected, and still be right.
+struct Tolerance {
+  double absolute = 0;
+  double of_pair = 0;  // in parts of the length of the pair of lanes that was rotated together
+  std::string words;
+};
+
+// What a right result may be off by, relative to its pair's length. float16 and bfloat16: four half units in the last place,
+// one for our single rounding and three for a reference that computes in that type and rounds cos and sin, their products and
+// the sum, as transformers does. float32: 1e-6, for both sides three roundings and the angle's 2e-7. Where angles are float32
+// two right computations may also take inverse frequencies that are one unit apart, which the largest position multiplies.
+Tolerance rotated_tolerance(DType dtype, bool float32_angles, double largest_position);
+
+// Compares two row-major tensors; of lanes [..., i] the partner in the rotation is lane i + length / 2. NaN equals NaN.
+Comparison compare(std::string name, const Tensor& got, const Tensor& expected, const Tolerance& tolerance);
+
+}  // namespace ropepool::cli
