@@ -15,7 +15,7 @@ struct CatalogEntry {
   Refusal refusal;
   std::string_view code, name, message, argument, meaning, trigger;
   std::string_view situations, solutions;  // lists; of solutions the likeliest first
-  std::string_view failing, mended;        // an example in Python that raises this code, and the same mended
+  std::string_view failing, mended;        // Python that raises this code behind example_setup(), and the same mended
   std::string_view guard;                  // a Python expression over the arguments, true where this refusal does not apply
   std::string_view related;                // a list of codes
   std::string_view url, file, function;    // the page, relative to the site; where the refusal is decided
@@ -23,6 +23,9 @@ struct CatalogEntry {
 
 // All entries, in the order of their codes.
 ROPEPOOL_API std::span<const CatalogEntry> catalog();
+// What all examples begin with: Python that imports the package and makes the arguments of a call that goes through. It, an empty
+// line and a `failing` or `mended` are a whole script.
+ROPEPOOL_API std::string_view example_setup();
 ROPEPOOL_API const CatalogEntry& catalog_entry(Refusal refusal);
 // The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a code or a message, with
 // whatever shapes in it. nullopt where none fits.

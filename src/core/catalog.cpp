@@ -7,9 +7,7 @@
 namespace ropepool {
 namespace {
 
-constexpr CatalogEntry kCatalog[] = {
-#include "core/catalog_data.inc"
-};
+#include "core/catalog_data.inc"  // kExampleSetup, kCatalog
 static_assert(std::size(kCatalog) == kNumRefusals);
 
 std::string lower(std::string_view text) {
@@ -90,6 +88,8 @@ std::size_t fixed_length(std::string_view message) {
 }  // namespace
 
 std::span<const CatalogEntry> catalog() { return kCatalog; }
+
+std::string_view example_setup() { return kExampleSetup; }
 
 const CatalogEntry& catalog_entry(Refusal refusal) { return kCatalog[static_cast<int>(refusal) - 1]; }
 
