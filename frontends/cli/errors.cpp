@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include <algorithm>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -21,6 +22,7 @@ std::vector<std::string_view> lines(std::string_view list) {
 }
 
 Json entry_json(const CatalogEntry& entry) {
+  const std::string setup = std::string(example_setup()) + "\n";  // so that each example is a whole script
   return {{"code", entry.code},
           {"name", entry.name},
           {"message", entry.message},
@@ -29,7 +31,7 @@ Json entry_json(const CatalogEntry& entry) {
           {"trigger", entry.trigger},
           {"situations", lines(entry.situations)},
           {"solutions", lines(entry.solutions)},
-          {"example", {{"failing", entry.failing}, {"mended", entry.mended}}},
+          {"example", {{"failing", setup + std::string(entry.failing)}, {"mended", setup + std::string(entry.mended)}}},
           {"guard", entry.guard},
           {"related", lines(entry.related)},
           {"url", entry.url},

@@ -48,6 +48,7 @@ std::string render(const CatalogEntry& entry, const Terminal& terminal) {
   page.paragraph("What leads to it", entry.trigger);
   page.list("Situations", entry.situations);
   page.list("Solutions, the likeliest first", entry.solutions);
+  page.code("Both examples begin with", example_setup());
   page.code("Fails", entry.failing);
   page.code("Mended", entry.mended);
   page.code("Does not apply where", entry.guard);

@@ -31,8 +31,9 @@ nb::list lines(std::string_view text) {
 // The keys of `ropepool errors --json`, in its order.
 nb::dict to_dict(const CatalogEntry& entry) {
   nb::dict example, where, found;
-  example["failing"] = entry.failing;
-  example["mended"] = entry.mended;
+  const std::string setup = std::string(example_setup()) + "\n";  // so that each is a whole script
+  example["failing"] = setup + std::string(entry.failing);
+  example["mended"] = setup + std::string(entry.mended);
   where["file"] = entry.file;
   where["function"] = entry.function;
   found["code"] = entry.code;
