@@ -701,7 +701,7 @@ NOT_ARRAYS = [[1.0], None, 3, 2.5, "q", np.float32(3), object(), (1, 2), b"q", {
 
 
 @pytest.mark.parametrize("name", ARRAY_NAMES)
-@pytest.mark.parametrize("value", NOT_ARRAYS, ids=repr)
+@pytest.mark.parametrize("value", NOT_ARRAYS, ids=lambda value: type(value).__name__)
 def test_not_an_array(name, value):
     for function in (rope_pool_fused, check):
         with pytest.raises(TypeError, match=rf"^{name} must be a NumPy array or an array that exports DLPack, not \S+$"):
