@@ -68,7 +68,7 @@ class ContractModel {
            (a.angles != Angles::exact && a.angles != Angles::float32);
   }
 
-  static bool bad_layout(const Tensor& t) {
+  static bool bad_placement(const Tensor& t) {
     for (const std::int64_t length : t.shape) {
       if (length < 0) return true;
     }
@@ -81,7 +81,11 @@ class ContractModel {
       const Real reach = static_cast<Real>(t.shape[axis] - 1) * static_cast<Real>(t.strides[axis]) * static_cast<Real>(item);
       (reach < 0 ? low : high) += reach;
     }
-    if (low < -0x1p63L || high >= 0x1p63L) return true;
+    return low < -0x1p63L || high >= 0x1p63L;
+  }
+  static bool bad_layout(const Tensor& t) {
+    if (bad_placement(t)) return true;
+    if (t.empty()) return false;
     const int last = t.rank() - 1;
     return last >= 0 && last < Dims::kMaxRank && t.shape[last] > 1 && t.strides[last] != 1;
   }
@@ -108,9 +112,9 @@ class ContractModel {
     return false;
   }
 
-  // Where bytes lie can be decided for arrays with elements of a known size in a good layout.
+  // Where bytes lie can be decided for arrays with elements of a known size that can be found, with gaps or without.
   static bool decidable(const Tensor& t) {
-    return t.given() && item_size(t.dtype) > 0 && t.rank() <= Dims::kMaxRank && !bad_layout(t);
+    return t.given() && item_size(t.dtype) > 0 && t.rank() <= Dims::kMaxRank && !bad_placement(t);
   }
   static bool same_array(const Tensor& x, const Tensor& y) {
     if (x.data != y.data || x.dtype != y.dtype || x.shape != y.shape) return false;
@@ -135,7 +139,7 @@ class ContractModel {
   }
 
   static bool has_values(const Tensor& t) {
-    return t.rank() == 1 && is_index(t.dtype) && t.device.type == DeviceType::cpu && !bad_layout(t);
+    return t.rank() == 1 && is_index(t.dtype) && t.device.type == DeviceType::cpu && !bad_placement(t);
   }
   bool r20() const {
     if (!has_values(a.slots) || a.k_pool.rank() == 0) return false;

@@ -151,6 +151,10 @@ class Memory {
 
   const std::deque<Bytes>& blocks() const { return blocks_; }
   std::deque<Bytes> copy() const { return blocks_; }
+  // Puts back what copy() gave; addresses stay.
+  void restore(const std::deque<Bytes>& copy) {
+    for (std::size_t i = 0; i < copy.size(); ++i) std::copy(copy[i].begin(), copy[i].end(), blocks_[i].begin());
+  }
 
   // Where `address` lies: the number of the block and the offset in it.
   std::pair<std::size_t, std::size_t> find(const void* address) const {

@@ -1,0 +1,169 @@
+// What the op allocates, and what becomes of a call when there is no memory. This program counts every operator new.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include <gtest/gtest.h>
+
+#include <ropepool/ropepool.h>
+
+#include "mutations.h"
+#include "oracle.h"
+#include "sanitizers.h"
+
+namespace {
+
+std::atomic<long> allocations{0};
+std::atomic<long> left_until_failure{-1};  // the allocation that finds 0 fails, and so do all after it; below 0 none does
+std::atomic<long> failures{0};
+
+void* allocate(std::size_t bytes) {
+  ++allocations;
+  if (left_until_failure >= 0) {
+    if (left_until_failure == 0) {
+      ++failures;
+      throw std::bad_alloc();
+    }
+    --left_until_failure;
+  }
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void* operator new[](std::size_t bytes) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace ropepool::test {
+namespace {
+
+// Allocations of `f`.
+template <class F>
+long count_in(F f) {
+  const long before = allocations;
+  f();
+  return allocations - before;
+}
+
+// Runs `f` with room for `n` more allocations; true where one failed.
+template <class F>
+bool with_room_for(long n, F f) {
+  failures = 0;
+  left_until_failure = n;
+  f();
+  left_until_failure = -1;
+  return failures > 0;
+}
+
+class Allocations : public ::testing::Test {
+ protected:
+  Allocations() : width_(get_num_threads()) {}
+  ~Allocations() override { EXPECT_TRUE(set_num_threads(width_).ok()); }
+
+ private:
+  int width_;
+};
+
+TEST_F(Allocations, TheTestCountsThem) {
+  EXPECT_EQ(count_in([] { delete new int(1); }), 1);
+  EXPECT_TRUE(with_room_for(0, [] { EXPECT_THROW(delete new int(1), std::bad_alloc); }));
+}
+
+// F54: views are read where they lie, int64 positions are not copied: from the second call on nothing is allocated.
+TEST_F(Allocations, F54TheSecondCallOnAViewAllocatesNothing) {
+  for (const int width : {1, 3}) {
+    ASSERT_TRUE(set_num_threads(width).ok());
+    OpCase c({DType::bf16, 8192, 1, 1, 64, 8192, DType::i64, DType::i64});
+    constexpr std::int64_t kHeads = 8;
+    const Tensor big = c.memory.make(DType::bf16, {8192, kHeads, 192});
+    c.args.q = slice(big, 2, 128, 64);
+    c.args.q_out = c.memory.make(DType::bf16, {8192, kHeads, 64});
+    c.args.num_qo_heads = kHeads;
+    ASSERT_TRUE(c.run().ok());
+    for (const std::int64_t swapped : {0, 1}) {  // slots that rise, then with two that change places
+      if (swapped == 1) {
+        const std::int64_t first = index_at(c.args.slots, 0);
+        set_index(c.args.slots, 0, index_at(c.args.slots, 1));
+        set_index(c.args.slots, 1, first);
+      }
+      ASSERT_TRUE(c.run().ok());
+      EXPECT_EQ(count_in([&] { EXPECT_TRUE(c.run().ok()); }), 0) << width << " threads";
+    }
+  }
+}
+
+TEST_F(Allocations, NoCallOfAWarmThreadAllocates) {
+  for (const int width : {1, 4}) {
+    ASSERT_TRUE(set_num_threads(width).ok());
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      OpCase small({dtype, 1, 8, 2, 128, 16}), large({dtype, 300, 8, 2, 128, 400});
+      for (const Angles angles : {Angles::exact, Angles::float32}) {
+        small.args.angles = large.args.angles = angles;
+        ASSERT_TRUE(large.run().ok());
+        ASSERT_TRUE(small.run().ok());
+        EXPECT_EQ(count_in([&] {
+                    for (int i = 0; i < 200; ++i) EXPECT_TRUE(small.run().ok() && large.run().ok());
+                  }),
+                  0)
+            << width << " threads";
+      }
+    }
+  }
+}
+
+TEST_F(Allocations, AFullPassOfTheContractAllocatesNothing) {
+  const OpCase c = valid_case();
+  EXPECT_EQ(count_in([&] { EXPECT_TRUE(check(c.args).empty()); }), 0);
+}
+
+// The n-th allocation of a call fails, for every n: it says so, has written nothing, and the next call works.
+TEST_F(Allocations, OutOfMemoryIsAnErrorWithNothingWritten) {
+  for (const int width : {1, 3}) {
+    bool failed = true;
+    for (long n = 0; failed; ++n) {
+      ASSERT_LT(n, 1000);
+      // Nothing is warm: new sizes, new frequencies, no threads.
+      ASSERT_TRUE(set_num_threads(1).ok());
+      ASSERT_TRUE(set_num_threads(width).ok());
+      OpCase c({DType::bf16, 400 + 10 * n, 4, 1, 128, 1000});
+      c.args.rope_base = 30000.0 + static_cast<double>(n) + 5000.0 * width;
+      const auto before = c.memory.copy();
+      std::optional<Result<void>> result;
+      failed = with_room_for(n, [&] { result = c.run(); });
+      if (!result->ok()) {
+        EXPECT_TRUE(failed);
+        EXPECT_EQ(result->error().kind(), Error::Kind::out_of_memory);
+        EXPECT_EQ(result->error().number(), -1);
+        EXPECT_EQ(result->error().message(), "out of memory");
+        EXPECT_FALSE(result->error().refusal().has_value());
+        EXPECT_EQ(result->error().code(), "");
+        ASSERT_TRUE(before == c.memory.blocks()) << "written before allocation " << n << " failed";
+      }
+      const auto again = c.run();
+      ASSERT_TRUE(again.ok()) << again.error().message();
+    }
+  }
+}
+
+TEST_F(Allocations, OutOfMemoryInARefusalIsAnErrorToo) {
+  bool failed = true;
+  for (long n = 0; failed; ++n) {
+    ASSERT_LT(n, 1000);
+    OpCase c = valid_case();
+    c.args.v = shaped(c.args.v, {4, 6, 8});
+    const auto before = c.memory.copy();
+    std::optional<Result<void>> result;
+    failed = with_room_for(n, [&] { result = c.run(); });
+    ASSERT_FALSE(result->ok());
+    EXPECT_EQ(result->error().number(), failed ? -1 : 6);
+    ASSERT_TRUE(before == c.memory.blocks());
+  }
+}
+
+}  // namespace
+}  // namespace ropepool::test

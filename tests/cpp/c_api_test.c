@@ -1,0 +1,103 @@
+/* The C interface from C alone. Compiled as C99 and as C11. Ends with the number of failures. */
+#include <ropepool/c_api.h>
+
+#include <stdio.h>
+#include <string.h>
+
+static int failures = 0;
+
+#define EXPECT(condition)                                                                                      \
+  do {                                                                                                         \
+    if (!(condition)) {                                                                                        \
+      ++failures;                                                                                              \
+      fprintf(stderr, "line %d: %s; last message: %s\n", __LINE__, #condition, ropepool_last_error_message()); \
+    }                                                                                                          \
+  } while (0)
+
+enum { kTokens = 2, kHeads = 1, kHeadDim = 4, kSlots = 3 };
+
+static float q_data[kTokens * kHeads * kHeadDim] = {1, 2, 3, 4, 1, 2, 3, 4};
+static float k_data[kTokens * kHeads * kHeadDim] = {1, 2, 3, 4, 5, 6, 7, 8};
+static float v_data[kTokens * kHeads * kHeadDim] = {10, 20, 30, 40, 50, 60, 70, 80};
+static float q_out_data[kTokens * kHeads * kHeadDim], k_out_data[kTokens * kHeads * kHeadDim];
+static float k_pool_data[kSlots * kHeads * kHeadDim], v_pool_data[kSlots * kHeads * kHeadDim];
+static int32_t positions_data[kTokens] = {1, 0};
+static int64_t slots_data[kTokens] = {2, -1};
+
+static int64_t token_shape[3] = {kTokens, kHeads, kHeadDim}, pool_shape[3] = {kSlots, kHeads, kHeadDim},
+               index_shape[1] = {kTokens};
+
+static DLTensor tensor(void* data, int ndim, int64_t* shape, uint8_t code, uint8_t bits) {
+  DLTensor t;
+  memset(&t, 0, sizeof t);
+  t.data = data;
+  t.device.device_type = kDLCPU;
+  t.ndim = ndim;
+  t.dtype.code = code;
+  t.dtype.bits = bits;
+  t.dtype.lanes = 1;
+  t.shape = shape;
+  return t; /* strides NULL: row-major without gaps */
+}
+
+static int near(float got, double expected) { return got - expected < 1e-5 && expected - got < 1e-5; }
+
+int main(void) {
+  DLTensor q = tensor(q_data, 3, token_shape, kDLFloat, 32), k = tensor(k_data, 3, token_shape, kDLFloat, 32);
+  DLTensor v = tensor(v_data, 3, token_shape, kDLFloat, 32);
+  DLTensor positions = tensor(positions_data, 1, index_shape, kDLInt, 32),
+           slots = tensor(slots_data, 1, index_shape, kDLInt, 64);
+  DLTensor k_pool = tensor(k_pool_data, 3, pool_shape, kDLFloat, 32), v_pool = tensor(v_pool_data, 3, pool_shape, kDLFloat, 32);
+  DLTensor q_out = tensor(q_out_data, 3, token_shape, kDLFloat, 32), k_out = tensor(k_out_data, 3, token_shape, kDLFloat, 32);
+  ropepool_rope_pool_fused_options options;
+  float before[kSlots * kHeads * kHeadDim];
+  int i;
+
+  EXPECT(strcmp(ropepool_last_error_message(), "") == 0);
+  EXPECT(strlen(ropepool_version()) >= 5);
+
+  EXPECT(ropepool_rope_pool_fused(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, kHeadDim, kHeads, kHeads,
+                                  10000.0) == ROPEPOOL_OK);
+  EXPECT(near(q_out_data[0], -1.984111) && near(q_out_data[1], 1.959901) && near(q_out_data[2], 2.462378) &&
+         near(q_out_data[3], 4.019800));
+  EXPECT(memcmp(k_out_data + kHeadDim, k_data + kHeadDim, sizeof(float) * kHeadDim) == 0); /* position 0 */
+  EXPECT(memcmp(k_pool_data + 2 * kHeadDim, k_out_data, sizeof(float) * kHeadDim) == 0);
+  EXPECT(memcmp(v_pool_data + 2 * kHeadDim, v_data, sizeof(float) * kHeadDim) == 0);
+  for (i = 0; i < 2 * kHeadDim; ++i) EXPECT(k_pool_data[i] == 0 && v_pool_data[i] == 0);
+
+  /* A refusal: its number, its text, and nothing written. */
+  memcpy(before, k_pool_data, sizeof before);
+  slots_data[1] = kSlots;
+  EXPECT(ropepool_rope_pool_fused(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, kHeadDim, kHeads, kHeads,
+                                  10000.0) == 20);
+  EXPECT(strncmp(ropepool_last_error_message(), "slots[1] is 3, but the pools have 3 slots\n", 42) == 0);
+  EXPECT(strstr(ropepool_last_error_message(), "RP020 slot-out-of-range: ropepool explain RP020") != NULL);
+  EXPECT(memcmp(before, k_pool_data, sizeof before) == 0);
+  slots_data[1] = -1;
+
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.head_dim = kHeadDim;
+  options.num_qo_heads = options.num_kv_heads = kHeads;
+  options.rope_base = 10000.0;
+  options.angles = ROPEPOOL_ANGLES_FLOAT32;
+  options.num_threads = 1;
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) ==
+         ROPEPOOL_OK);
+  EXPECT(near(q_out_data[0], -1.984111));
+  options.size = 0;
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) ==
+         ROPEPOOL_INVALID_ARGUMENT);
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, NULL) ==
+         ROPEPOOL_INVALID_ARGUMENT);
+  EXPECT(strcmp(ropepool_last_error_message(), "options is NULL") == 0);
+
+  EXPECT(ropepool_get_num_threads() >= 1);
+  EXPECT(ropepool_set_num_threads(2) == ROPEPOOL_OK);
+  EXPECT(ropepool_get_num_threads() == 2);
+  EXPECT(ropepool_set_num_threads(0) == ROPEPOOL_RUNTIME_ERROR);
+  EXPECT(ropepool_get_num_threads() == 2);
+
+  if (failures == 0) printf("C interface: all as expected\n");
+  return failures;
+}
