@@ -59,8 +59,8 @@ Finding must(const char* argument, const char* be, std::string expected, std::st
   return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
 }
 
-// nullptr where elements are read as they lie: a unit innermost stride, on whole items, all within 63 bits.
-const char* layout_fault(const Tensor& tensor, std::string& actual) {
+// nullptr where elements can be found at all: on whole items, all within 63 bits.
+const char* placement_fault(const Tensor& tensor, std::string& actual) {
   const auto item = item_size(tensor.dtype);
   for (std::int64_t length : tensor.shape) {
     if (length < 0) return actual = to_string(tensor.shape), "no negative length";
@@ -84,6 +84,13 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
              "elements within the address space";
     }
   }
+  return nullptr;
+}
+
+// nullptr where they are read as they lie, too: with a unit innermost stride.
+const char* layout_fault(const Tensor& tensor, std::string& actual) {
+  if (const char* fault = placement_fault(tensor, actual)) return fault;
+  if (tensor.empty()) return nullptr;
   const int last = tensor.rank() - 1;
   if (last >= 0 && last < Dims::kMaxRank && tensor.shape[last] != 1 && tensor.strides[last] != 1) {
     return actual = fmt::format("{}", tensor.strides[last]), "an innermost stride of 1";
@@ -91,10 +98,11 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
   return nullptr;
 }
 
+// Whether later rules can look at the bytes of the tensor, gaps or not.
 bool readable(const Tensor& tensor) {
   std::string unused;
   return tensor.given() && item_size(tensor.dtype) > 0 && tensor.rank() <= Dims::kMaxRank &&
-         layout_fault(tensor, unused) == nullptr;
+         placement_fault(tensor, unused) == nullptr;
 }
 
 // Whether positions or slots can be read here, so that their values can be checked.
@@ -110,7 +118,7 @@ Outlier first_outlier(const Tensor& tensor, std::int64_t low, std::int64_t high)
   Outlier found;
   visit_index_array(tensor, [&](const auto* values) {
     for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
-      const std::int64_t value = load_once(values + i);
+      const std::int64_t value = load_once(values + i * tensor.strides[0]);
       if (value < low || value > high) {
         found = {i, value};
         return;

@@ -906,7 +906,7 @@ Values look_at(const Tensor& tensor, std::int64_t limit) {
     std::int64_t before = 0;
     bool found = false;
     for (std::int64_t i = 0; i < seen.count; ++i) {
-      const std::int64_t value = load_once(values + i);
+      const std::int64_t value = load_once(values + i * tensor.strides[0]);
       if (i == 0) seen.low = seen.high = value;
       seen.low = std::min(seen.low, value);
       seen.high = std::max(seen.high, value);
@@ -924,7 +924,7 @@ Values look_at(const Tensor& tensor, std::int64_t limit) {
 
 bool readable(const Tensor& tensor) {
   return is_1d(tensor) && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && !tensor.empty() &&
-         tensor.data != nullptr && !tensor.unaligned && (tensor.strides[0] == 1 || tensor.shape[0] == 1);
+         tensor.data != nullptr && !tensor.unaligned;
 }
 
 Diagnosis slot_values(const Args& a) {
