@@ -1,10 +1,10 @@
 #include "arguments.h"
 
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,12 +22,10 @@ template <class Number>
 std::optional<Number> number_in(const safetensors::File& file, std::string_view key) {
   const auto position = file.metadata.find(key);
   if (position == file.metadata.end()) return std::nullopt;
-  const std::string& text = position->second;
-  Number value{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size()) {
+  const std::optional<Number> value = number_from<Number>(position->second);
+  if (!value) {
     throw Malformed(fmt::format("metadata {} must be {}, it is {}", key, std::is_integral_v<Number> ? "an integer" : "a number",
-                                in_quotes(text)));
+                                in_quotes(position->second)));
   }
   return value;
 }

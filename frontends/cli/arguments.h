@@ -1,12 +1,15 @@
 // From a file and flags to the arguments of an op.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <ropepool/rope_pool_fused.h>
@@ -14,6 +17,15 @@
 #include "safetensors.h"
 
 namespace ropepool::cli {
+
+// The number that `text` is; nullopt where it is none, or one that Number can't hold.
+template <class Number>
+std::optional<Number> number_from(std::string_view text) {
+  Number value{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 // What the command line says; the rest comes from the file's metadata and, but for rope_base, from the shapes.
 struct Parameters {

@@ -13,8 +13,7 @@ struct RunOptions {
   std::string input;
   std::optional<std::string> output, expect;
   Parameters parameters;
-  int repeat = 5;
-  std::optional<int> threads;
+  std::optional<int> repeat, threads;
   std::optional<double> tolerance;
   bool json = false;
 };

@@ -30,7 +30,7 @@ class Page {
   void code(std::string_view title, std::string_view code) {
     if (code.empty()) return;
     text_ += heading(title);
-    for (const std::string_view line : lines(code)) text_ += fmt::format("    {}\n", line);
+    for (const std::string_view line : lines(code)) text_ += line.empty() ? "\n" : fmt::format("    {}\n", line);
   }
   const std::string& text() const { return text_; }
 

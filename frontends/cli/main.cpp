@@ -7,7 +7,9 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -86,12 +88,25 @@ constexpr char kDoctor[] =
     "  ropepool doctor\n"
     "  ROPEPOOL_TARGET=AVX2 ropepool doctor --json | jq -r .simd_target\n\n";
 
+// CLI11 reads 010 as 8 and cuts what is too large.
+template <class Number>
+void add_number(CLI::App& command, const std::string& name, std::optional<Number>& number, const char* description) {
+  constexpr bool kInteger = std::is_integral_v<Number>;
+  const auto take = [name, &number](const std::string& text) {
+    number = number_from<Number>(text);
+    if (!number) {
+      throw CLI::ValidationError(fmt::format("{} must be {}, got '{}'", name, kInteger ? "an integer" : "a number", text));
+    }
+  };
+  command.add_option_function<std::string>(name, take, description)->type_name(kInteger ? "N" : "X");
+}
+
 void add_parameters(CLI::App& command, std::string& input, Parameters& parameters) {
   command.add_option("IN", input, "a safetensors file; - for standard input")->required();
-  command.add_option("--head-dim", parameters.head_dim, "lanes of a head")->type_name("N");
-  command.add_option("--num-qo-heads", parameters.num_qo_heads, "heads of q")->type_name("N");
-  command.add_option("--num-kv-heads", parameters.num_kv_heads, "heads of k, v and the pools")->type_name("N");
-  command.add_option("--rope-base", parameters.rope_base, "a model's rope_theta")->type_name("X");
+  add_number(command, "--head-dim", parameters.head_dim, "lanes of a head");
+  add_number(command, "--num-qo-heads", parameters.num_qo_heads, "heads of q");
+  add_number(command, "--num-kv-heads", parameters.num_kv_heads, "heads of k, v and the pools");
+  add_number(command, "--rope-base", parameters.rope_base, "a model's rope_theta");
   command.add_option("--angles", parameters.angles, "exact (the default), or float32 as Hugging Face transformers has them")
       ->type_name("WHICH")
       ->check(CLI::IsMember({"exact", "float32"}));
@@ -117,14 +132,9 @@ Exit run_tool(int argc, char** argv) {
   command->add_option("-o,--output", run_options.output, "write the results to this file")->type_name("OUT");
   command->add_option("--expect", run_options.expect, "compare with the tensors of this file (q_rot or expected.q_rot, ...)")
       ->type_name("FILE");
-  command->add_option("--tolerance", run_options.tolerance, "largest absolute error that is right")
-      ->type_name("X")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--repeat", run_options.repeat, "timed runs, after one that is not counted")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--threads", run_options.threads, "use this many threads at most")->type_name("N");
+  add_number(*command, "--tolerance", run_options.tolerance, "largest absolute error that is right");
+  add_number(*command, "--repeat", run_options.repeat, "timed runs, after one that is not counted (5)");
+  add_number(*command, "--threads", run_options.threads, "use this many threads at most");
   command->callback([&] { chosen = [&] { return run(run_options); }; });
 
   CheckOptions check_options;

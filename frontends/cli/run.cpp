@@ -184,6 +184,9 @@ Exit refuse(const Error& error, bool json) {
 
 Exit run(const RunOptions& options) {
   if (options.output == "-") throw Failure(Exit::usage, "OUT must be a file");
+  if (options.tolerance && !(*options.tolerance >= 0)) throw Failure(Exit::usage, "--tolerance must be 0 or more");
+  const int repeat = options.repeat.value_or(5);
+  if (repeat < 1) throw Failure(Exit::usage, "--repeat must be 1 or more");
   if (options.input == "-" && options.expect == "-") throw Failure(Exit::usage, "IN and FILE can't both be standard input");
   const Input input(options.input);
   std::optional<Input> expect_file;
@@ -201,7 +204,7 @@ Exit run(const RunOptions& options) {
   if (const auto refusal = contract::first_refusal(op, contract::Outputs::made_later)) return refuse(*refusal, options.json);
   op.q_out = make_like(op.q, arguments.copies);
   op.k_out = make_like(op.k, arguments.copies);
-  const Result<Timing> timing = time_runs(op, options.repeat);
+  const Result<Timing> timing = time_runs(op, repeat);
   if (!timing) return refuse(timing.error(), options.json);
 
   const Output outputs[] = {{"q_rot", op.q_out}, {"k_rot", op.k_out}, {"k_pool", op.k_pool}, {"v_pool", op.v_pool}};
@@ -219,7 +222,7 @@ Exit run(const RunOptions& options) {
   if (options.json) {
     Json json{{"ok", ok}};
     describe(arguments, input.file, json);
-    json["seconds"] = {{"min", timing.value().min}, {"median", timing.value().median}, {"runs", options.repeat}};
+    json["seconds"] = {{"min", timing.value().min}, {"median", timing.value().median}, {"runs", repeat}};
     json["bytes"] = bytes;
     json["gigabytes_per_second"] = number_json(gigabytes_per_second);
     json["simd_target"] = simd_target().value();
@@ -232,7 +235,7 @@ Exit run(const RunOptions& options) {
     const Terminal terminal = Terminal::standard_output();
     std::string text = describe(arguments, input.file);
     text += fmt::format("{:<13} {} min, {} median of {} runs\n", "time", duration(timing.value().min),
-                        duration(timing.value().median), options.repeat);
+                        duration(timing.value().median), repeat);
     text +=
         fmt::format("{:<13} {} bytes read and written: {:.2f} GB/s in the min time\n", "traffic", bytes, gigabytes_per_second);
     text += fmt::format("{:<13} {}\n", "SIMD target", simd_target().value());
