@@ -277,7 +277,8 @@ Diagnosis q_shape(const Args& a) {
                    s[1], hq, hk),
             split_packed()};
   }
-  if (s[2] == d && s[1] == hk && hk != hq) {
+  const bool part_of_both = times(hq, s[1]) > 1 && times(hq, s[1]) == times(hk, k_count);  // k fits tensor parallelism too
+  if (s[2] == d && s[1] == hk && hk != hq && !part_of_both) {
     return {format("q has num_kv_heads = {} heads: it is K's or V's slice of the projection, or was reshaped with num_kv_heads",
                    hk),
             ""};
@@ -332,7 +333,7 @@ Diagnosis k_shape(const Args& a) {
     return {format("k is the whole packed QKV: {} heads = {} + 2 * {}", s[1], hq, hk), split_packed()};
   }
   const bool unsplit = s[2] == d && s[1] == 2 * hk;
-  if (s[2] == d && s[1] == hq) {
+  if (s[2] == d && s[1] == hq && times(hk, s[1]) <= 1) {
     if (is_3d(a.k_pool) && a.k_pool.shape[1] == hq) {
       return {
           format("k and k_pool have {} heads: num_kv_heads = {} of the call is wrong, or both were made for heads repeated to "
@@ -385,7 +386,7 @@ Diagnosis v_shape(const Args& a) {
     return {format("v has the {} elements of k in another arrangement, {}", elements(v), to_string(v)), reshape(v_heads(a), d)};
   }
   if (v[0] == k[0] && v[2] == k[2] && k[1] == hk) {
-    if (v[1] == hq + hk) {
+    if (v[1] == hq + hk && hq != hk) {
       return {
           format(
               "v has {} heads = num_qo_heads + num_kv_heads ({} + {}): it was sliced from kv_size of the packed QKV instead of "
@@ -401,7 +402,7 @@ Diagnosis v_shape(const Args& a) {
                      hq, two ? ", or it was sliced from q_size to the end and holds K and V" : ""),
               "pass v as the projection gives it, with num_kv_heads heads"};
     }
-    if (two) {
+    if (two) {  // without grouped heads q_size is kv_size
       return {
           format(
               "v has 2 * num_kv_heads = {} heads: it was sliced from q_size of the packed QKV to its end, so it holds K and V",
@@ -506,7 +507,7 @@ Diagnosis pool_shape(const Args& a, const char* name, const Shape& s) {
     return {format("{} has lanes before heads: [slots, head_dim, heads] = {}", name, to_string(s)),
             "lay the pool out as [num_slots, num_kv_heads, head_dim]"};
   }
-  if (s[2] == hk * d && d != hk * d) {
+  if (s[2] == hk * d && d != hk * d && !(s[1] == hk && hk == 2)) {
     return {
         format("{} comes in pages of {} slots with heads and lanes in one axis: [pages, page_size, num_kv_heads * head_dim]",
                name, s[1]),
@@ -970,9 +971,24 @@ Diagnosis position_values(const Args& a) {
           ""};
 }
 
+// Beyond these no number is a length that a user meant, and products of them might not fit.
+constexpr std::int64_t kMaxCount = 1 << 24, kMaxLength = std::int64_t{1} << 31;
+
+bool within(std::int64_t value, std::int64_t limit) { return -limit <= value && value <= limit; }
+
+bool is_plausible(const Args& a) {
+  if (!within(a.head_dim, kMaxCount) || !within(a.num_qo_heads, kMaxCount) || !within(a.num_kv_heads, kMaxCount)) return false;
+  return std::ranges::all_of(all_arrays(a), [](const auto& array) {
+    const auto fits = [](std::int64_t value) { return within(value, kMaxLength * kMaxLength / 2); };
+    return std::ranges::all_of(array.second->shape, [](std::int64_t length) { return within(length, kMaxLength); }) &&
+           std::ranges::all_of(array.second->strides, fits);
+  });
+}
+
 }  // namespace
 
 Diagnosis diagnose(Refusal refusal, const RopePoolFusedArgs& a) {
+  if (!is_plausible(a)) return {};
   switch (refusal) {
     case Refusal::qkv_not_3d:
       return qkv_rank(a);
