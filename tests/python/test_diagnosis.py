@@ -1,4 +1,7 @@
-"""How often the named cause is the mistake that was made: counted over mistakes.py. Run as a script it prints the score by kind."""
+"""How often the named cause is the mistake that was made, counted over mistakes.py.
+
+Run as a script it prints the score by kind.
+"""
 
 import collections
 import re
