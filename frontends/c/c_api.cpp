@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <ropepool/catalog.h>
 #include <ropepool/executor.h>
 #include <ropepool/rope_pool_fused.h>
 #include <ropepool/runtime.h>
@@ -109,6 +110,17 @@ int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, const DLTenso
 }
 
 const char* ropepool_last_error_message(void) { return last_message().c_str(); }
+
+const char* ropepool_explain(const char* what) try {
+  thread_local std::string text;
+  if (what == nullptr) return nullptr;
+  const auto refusal = ropepool::find_refusal(what);
+  if (!refusal) return nullptr;
+  text = ropepool::explain(*refusal);
+  return text.c_str();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 
 int ropepool_set_num_threads(int num_threads) try {
   return finish(ropepool::set_num_threads(num_threads));

@@ -20,8 +20,10 @@
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#if defined(__linux__)
+#if defined(__GLIBC__)
 #include <gnu/libc-version.h>
+#endif
+#if defined(__linux__)
 #include <sched.h>
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>

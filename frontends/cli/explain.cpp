@@ -14,54 +14,22 @@
 namespace ropepool::cli {
 namespace {
 
-// A title and its paragraphs, indented; nothing where there is nothing to say.
-class Page {
- public:
-  explicit Page(const Terminal& terminal) : terminal_(terminal) {}
-
-  void paragraph(std::string_view title, std::string_view text) {
-    if (!text.empty()) text_ += heading(title) + terminal_.wrapped("  ", text);
-  }
-  void list(std::string_view title, std::string_view items) {
-    if (items.empty()) return;
-    text_ += heading(title);
-    for (const std::string_view item : lines(items)) text_ += terminal_.wrapped("  - ", item);
-  }
-  void code(std::string_view title, std::string_view code) {
-    if (code.empty()) return;
-    text_ += heading(title);
-    for (const std::string_view line : lines(code)) text_ += line.empty() ? "\n" : fmt::format("    {}\n", line);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string heading(std::string_view title) const { return fmt::format("\n{}\n", terminal_.bold(title)); }
-
-  const Terminal& terminal_;
-  std::string text_;
-};
-
+// For a reader at a terminal: bold headings, prose broken at its width, code as it is.
 std::string render(const CatalogEntry& entry, const Terminal& terminal) {
-  Page page(terminal);
-  page.paragraph("Argument", entry.argument);
-  page.paragraph("Meaning", entry.meaning);
-  page.paragraph("What leads to it", entry.trigger);
-  page.list("Situations", entry.situations);
-  page.list("Solutions, the likeliest first", entry.solutions);
-  page.code("Both examples begin with", example_setup());
-  page.code("Fails", entry.failing);
-  page.code("Mended", entry.mended);
-  page.code("Does not apply where", entry.guard);
-  std::string related;
-  for (const std::string_view code : lines(entry.related)) {
-    related += related.empty() ? "" : "\n";
-    related += code;
-    if (const auto refusal = find_refusal(code)) related += fmt::format(" {}", catalog_entry(*refusal).name);
+  const std::string page = ropepool::explain(entry.refusal);
+  std::string text;
+  for (const std::string_view line : lines(page)) {
+    const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+    if (line.empty() || indent >= 4) {
+      text += fmt::format("{}\n", line);
+    } else if (indent == 0) {
+      text += line == entry.message ? terminal.wrapped("", line) : terminal.bold(line) + "\n";
+    } else {
+      const std::size_t first = line.starts_with("  - ") ? 4 : indent;
+      text += terminal.wrapped(line.substr(0, first), line.substr(first));
+    }
   }
-  page.list("See also", related);
-  if (!entry.function.empty()) page.paragraph("Decided in", fmt::format("{} ({})", entry.function, entry.file));
-  page.paragraph("Page", entry.url);
-  return terminal.bold(fmt::format("{} {}", entry.code, entry.name)) + "\n" + terminal.wrapped("", entry.message) + page.text();
+  return text;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <ropepool/export.h>
@@ -18,6 +19,7 @@ struct CatalogEntry {
   std::string_view failing, mended;        // Python that raises this code behind example_setup(), and the same mended
   std::string_view guard;                  // a Python expression over the arguments, true where this refusal does not apply
   std::string_view related;                // a list of codes
+  std::string_view elsewhere;              // a list: what NumPy, torch and others say of the same mistake, a step earlier
   std::string_view url, file, function;    // the page, relative to the site; where the refusal is decided
 };
 
@@ -28,7 +30,10 @@ ROPEPOOL_API std::span<const CatalogEntry> catalog();
 ROPEPOOL_API std::string_view example_setup();
 ROPEPOOL_API const CatalogEntry& catalog_entry(Refusal refusal);
 // The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a code or a message, with
-// whatever shapes in it. nullopt where none fits.
+// whatever shapes in it; also the message of another library that stumbled over the same mistake. nullopt where none fits.
 ROPEPOOL_API std::optional<Refusal> find_refusal(std::string_view text);
+
+// The whole entry as plain text to read: headings at the margin, prose and lists two columns in, code four. Throws std::bad_alloc.
+ROPEPOOL_API std::string explain(Refusal refusal);
 
 }  // namespace ropepool

@@ -45,6 +45,8 @@ class ROPEPOOL_API Error {
 
   // The whole text: summary, cause, mend, and where to read more.
   std::string message() const;
+  // What the error reference says of this refusal, as ropepool::explain does; for what is no refusal the message.
+  std::string explain() const;
 
  private:
   Error(Kind kind, std::string message);

@@ -73,6 +73,15 @@ bool holds_message_of(std::string_view text, const CatalogEntry& entry) {
   return false;
 }
 
+bool holds_one_of(std::string_view text, std::string_view messages) {
+  while (!messages.empty()) {
+    const std::string_view message = messages.substr(0, messages.find('\n'));
+    if (holds_message(text, lower(message))) return true;
+    messages.remove_prefix(std::min(message.size() + 1, messages.size()));
+  }
+  return false;
+}
+
 // How much of a message is fixed text: among those that fit, the most exact one is meant.
 std::size_t fixed_length(std::string_view message) {
   std::size_t length = 0;
@@ -113,8 +122,11 @@ std::optional<Refusal> find_refusal(std::string_view text) {
       best = &entry;
     }
   }
-  if (best == nullptr) return std::nullopt;
-  return best->refusal;
+  if (best != nullptr) return best->refusal;
+  for (const CatalogEntry& entry : kCatalog) {
+    if (holds_one_of(words, entry.elsewhere)) return entry.refusal;
+  }
+  return std::nullopt;
 }
 
 }  // namespace ropepool

@@ -47,4 +47,6 @@ std::string Error::message() const {
   return text + fmt::format("\nmend:  {}\n{} {}: ropepool explain {}", finding_.hint, code(), name(), code());
 }
 
+std::string Error::explain() const { return kind_ == Kind::refusal ? ropepool::explain(refusal_) : message(); }
+
 }  // namespace ropepool
