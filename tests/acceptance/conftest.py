@@ -1,0 +1,73 @@
+"""The doors that a stranger uses, from a copy of the repository, in folders that are thrown away."""
+
+import shutil
+import subprocess
+
+import pytest
+from doors import ROOT, Installed, install, make_environment
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """What a clone would hold: all files but the ignored ones."""
+    copy = tmp_path_factory.mktemp("clone") / "ropepool"
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=False
+    )
+    if listed.returncode != 0:  # no repository: an unpacked archive
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "build", "dist", ".venv*", "__pycache__", ".*_cache"))
+        return copy
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def shared(tree, tmp_path_factory):
+    return Installed(install(tree, tmp_path_factory.mktemp("shared")), True)
+
+
+@pytest.fixture(scope="session")
+def static(tree, tmp_path_factory):
+    return Installed(install(tree, tmp_path_factory.mktemp("static"), "-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF"), False)
+
+
+@pytest.fixture(params=["shared", "static"])
+def installed(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def from_source(tree, tmp_path_factory):
+    """`pip install .` in the clone, and nothing else."""
+    environment = make_environment(tmp_path_factory.mktemp("from_source"))
+    environment.pip("install", ".", cwd=tree)
+    return environment
+
+
+@pytest.fixture(scope="session")
+def wheel(tree, tmp_path_factory):
+    """`pip wheel .` in the clone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    make_environment(folder).pip("wheel", "--no-deps", "-w", folder / "dist", ".", cwd=tree)
+    (path,) = (folder / "dist").iterdir()
+    return path
+
+
+# ---- What tests want to tell, whether they pass or fail
+
+_notes: list[str] = []
+
+
+@pytest.fixture
+def note():
+    return _notes.append
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _notes:
+        terminalreporter.section("measured, not judged")
+        for line in _notes:
+            terminalreporter.write_line(line)
