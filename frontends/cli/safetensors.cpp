@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -293,6 +294,11 @@ File parse(std::span<const std::byte> bytes) {
   }
   const char* header_text = reinterpret_cast<const char*>(bytes.data()) + 8;
   if (header_size == 0 || *header_text != '{') malformed("the header does not begin with '{': this is no safetensors file");
+  // nlohmann-json takes one for the end of the text, whatever follows.
+  if (const void* zero = std::memchr(header_text, 0, static_cast<std::size_t>(header_size))) {
+    malformed(
+        fmt::format("the header is not JSON, at byte {} of it: a zero byte", static_cast<const char*>(zero) - header_text + 1));
+  }
 
   HeaderReader header;
   nlohmann::json::sax_parse(header_text, header_text + header_size, &header);

@@ -120,7 +120,8 @@ TEST(Safetensors, NamesWhatIsWrong) {
       {"{\"a\xFF\":1}", "", "the header is not JSON"},
       {"{\"\xC0\x80\":1}", "", "the header is not JSON"},
       {R"({"\ud800":1})", "", "the header is not JSON"},
-      {std::string("{\"a\0\":1}", 8), "", "the header is not JSON"},
+      {std::string("{\"a\0\":1}", 8), "", "the header is not JSON, at byte 4 of it: a zero byte"},
+      {std::string("{}  \0x", 6), "", "the header is not JSON, at byte 5 of it: a zero byte"},
       // Values where they have no place.
       {R"({"q":1})", "", "tensor 'q' must be an object"},
       {R"({"q":null})", "", "it is null"},

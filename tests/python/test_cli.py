@@ -490,6 +490,7 @@ TENSOR = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
         "no json": (raw_file(b"{'q': 1}"), "the header is not JSON"),
         "not utf-8": (raw_file(b'{"\xff": 1}'), "the header is not JSON"),
         "nan": (raw_file(b'{"q": NaN}'), "the header is not JSON"),
+        "zero byte": (raw_file(b"{} \0{}"), "the header is not JSON, at byte 4 of it: a zero byte"),
         "nested": (raw_file(b'{"q": ' + b"[" * 1_000_000), "tensor 'q' must be an object"),
         "nested objects": (raw_file(b'{"q": ' * 1_000_000), "tensor 'q' has the key 'q'"),
         "beyond the data": (raw_file({"q": TENSOR}, b"1"), "tensor 'q' ends at byte 2 of the data, which has 1"),
