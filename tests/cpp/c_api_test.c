@@ -98,6 +98,12 @@ int main(void) {
   EXPECT(ropepool_set_num_threads(0) == ROPEPOOL_RUNTIME_ERROR);
   EXPECT(ropepool_get_num_threads() == 2);
 
+  /* The error reference, by a code, a message, and what is neither. */
+  EXPECT(strncmp(ropepool_explain("rp6"), "RP006 v-shape-mismatch\n", 23) == 0);
+  EXPECT(strstr(ropepool_explain("ValueError: q/k/v dtypes must match"), "RP010 qkv-dtype-mismatch") != NULL);
+  EXPECT(ropepool_explain("all is well") == NULL);
+  EXPECT(ropepool_explain(NULL) == NULL);
+
   if (failures == 0) printf("C interface: all as expected\n");
   return failures;
 }

@@ -17,16 +17,12 @@ class ContractModel {
 
   // The numbers of all that apply, in order.
   std::vector<int> refusals() const {
-    constexpr bool (ContractModel::*kRules[])()
-        const = {&ContractModel::r1,  &ContractModel::r2,  &ContractModel::r3,  &ContractModel::r4,  &ContractModel::r5,
-                 &ContractModel::r6,  &ContractModel::r7,  &ContractModel::r8,  &ContractModel::r9,  &ContractModel::r10,
-                 &ContractModel::r11, &ContractModel::r12, &ContractModel::r13, &ContractModel::r14, &ContractModel::r15,
-                 &ContractModel::r16, &ContractModel::r17, &ContractModel::r18, &ContractModel::r19, &ContractModel::r20,
-                 &ContractModel::r21};
-    static_assert(std::size(kRules) == kNumRefusals);
+    const bool applies[] = {r1(),  r2(),  r3(),  r4(),  r5(),  r6(),  r7(),  r8(),  r9(),  r10(), r11(),
+                            r12(), r13(), r14(), r15(), r16(), r17(), r18(), r19(), r20(), r21()};
+    static_assert(std::size(applies) == kNumRefusals);
     std::vector<int> result;
     for (int i = 0; i < kNumRefusals; ++i) {
-      if ((this->*kRules[i])()) result.push_back(i + 1);
+      if (applies[i]) result.push_back(i + 1);
     }
     return result;
   }

@@ -1,5 +1,4 @@
 // The 21 refusals of rope_pool_fused: which, in what order, in what words, and with nothing written.
-#include <regex>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <ropepool/ropepool.h>
 
 #include "contract_model.h"
+#include "message_template.h"
 #include "mutations.h"
 #include "ops/rope_pool_fused.h"
 #include "oracle.h"
@@ -66,21 +66,6 @@ TEST(Contract, EveryRefusalIsRaisedByAMutation) {
   }
 }
 
-// "{argument} must be {expected}, got {actual}" as a regular expression.
-std::regex pattern_of(std::string_view message) {
-  std::string pattern;
-  for (std::size_t i = 0; i < message.size(); ++i) {
-    if (message[i] == '{') {
-      pattern += "[^\\n]+";
-      i = message.find('}', i);
-    } else {
-      if (std::string_view("()[]*+-./\\^$|?").find(message[i]) != std::string_view::npos) pattern += '\\';
-      pattern += message[i];
-    }
-  }
-  return std::regex(pattern);
-}
-
 TEST(Contract, MessagesAndFields) {
   for (const Mutation& m : mutations()) {
     SCOPED_TRACE(m.name);
@@ -99,7 +84,7 @@ TEST(Contract, MessagesAndFields) {
     if (!m.first_line.empty()) {
       EXPECT_EQ(error.summary(), m.first_line);
     }
-    EXPECT_TRUE(std::regex_match(error.summary(), pattern_of(entry.message))) << error.summary() << "\n" << entry.message;
+    EXPECT_TRUE(is_made_from(error.summary(), entry.message)) << error.summary() << "\n" << entry.message;
     // One of those the entry names.
     EXPECT_NE((", " + std::string(entry.argument) + ", ").find(", " + error.argument() + ", "), std::string::npos)
         << error.argument();
@@ -207,16 +192,15 @@ TEST(Contract, ExtremeDescriptors) {
     OpCase c = valid_case();
     const auto nothing_changed = c.memory.copy();
     for (Tensor* tensor : all_arrays(c.args)) {
+      // positions and slots are read, so their lengths and strides stay within their memory.
       const bool index = tensor == &c.args.positions || tensor == &c.args.slots;
-      if (uniform(random, 0, 2) == 0) {
-        const std::int64_t axis = uniform(random, 0, 2);
-        // Lengths that would be walked through stay small in positions and slots.
-        if (axis < tensor->rank()) tensor->shape[static_cast<int>(axis)] = index ? -extreme() : extreme();
-        if (index && tensor->shape[0] > 4) tensor->shape[0] = -1;
+      const auto axis = static_cast<int>(uniform(random, 0, 2));
+      if (axis < tensor->rank() && uniform(random, 0, 2) == 0) {
+        const std::int64_t length = extreme();
+        tensor->shape[axis] = index ? std::min<std::int64_t>(length, 4) : length;
       }
-      if (uniform(random, 0, 2) == 0) {
-        const std::int64_t axis = uniform(random, 0, 2);
-        if (axis < tensor->rank()) tensor->strides[static_cast<int>(axis)] = extreme();
+      if (axis < tensor->rank() && uniform(random, 0, 2) == 0) {
+        tensor->strides[axis] = index ? uniform(random, -1, 2) : extreme();
       }
       if (uniform(random, 0, 9) == 0) tensor->dtype = index ? DType::u8 : kTypes[uniform(random, 0, 6)];
     }
