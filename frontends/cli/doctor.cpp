@@ -35,6 +35,7 @@
 #include <ropepool/c_api.h>
 #include <ropepool/ropepool.h>
 
+#include "core/devices.h"
 #include "terminal.h"
 
 extern char** environ;
@@ -127,6 +128,14 @@ std::string compiler_name() {
 #endif
 }
 
+std::vector<std::string> devices() {
+  std::vector<std::string> found;
+  if (has_kernels(DeviceType::cpu)) found.emplace_back("cpu");
+  if (has_kernels(DeviceType::cuda)) found.emplace_back("cuda");
+  if (has_kernels(DeviceType::metal)) found.emplace_back("metal");
+  return found;
+}
+
 std::vector<std::string> environment_variables() {
   std::vector<std::string> found;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -217,7 +226,7 @@ Exit doctor(const DoctorOptions& options) {
   json["simd_target"] = target ? target.value() : "";
   json["simd_targets"] = simd_targets();
   json["compiled_simd_targets"] = compiled_simd_targets();
-  json["devices"] = {"cpu"};
+  json["devices"] = devices();
   json["cpu"] = cpu_model();
   json["physical_cores"] = physical_cores();
   json["logical_cpus"] = std::thread::hardware_concurrency();
@@ -245,7 +254,7 @@ Exit doctor(const DoctorOptions& options) {
     line("SIMD target", target ? json["simd_target"].get<std::string>() : terminal.red("none: see the problem below"));
     line("  this CPU runs", list(json["simd_targets"]));
     line("  compiled in", list(json["compiled_simd_targets"]));
-    line("devices", "cpu");
+    line("devices", list(json["devices"]));
     line("CPU", json["cpu"].get<std::string>());
     line("cores",
          fmt::format("{} physical for this process, {} logical", physical_cores(), std::thread::hardware_concurrency()));
