@@ -136,7 +136,7 @@ TEST(CApi, RefusalsHaveTheNumbersAndWordsOfCpp) {
     const CCall call(c.args);
     EXPECT_EQ(call.run(), m.code);
     EXPECT_EQ(ropepool_last_error_message(), expected.error().message());
-    EXPECT_TRUE(before == c.memory.blocks());
+    EXPECT_TRUE(c.memory.equals(before));
   }
   EXPECT_GT(compared, 70);
 }
@@ -282,7 +282,7 @@ TEST(CApi, NullPointers) {
   EXPECT_EQ(ropepool_rope_pool_fused_with(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6],
                                           arrays[7], arrays[8], nullptr),
             ROPEPOOL_INVALID_ARGUMENT);
-  EXPECT_TRUE(before == c.memory.blocks());
+  EXPECT_TRUE(c.memory.equals(before));
   // Data that is NULL is a refusal, as in C++.
   call.k.tensor.data = nullptr;
   EXPECT_EQ(call.run(), 16);
@@ -317,7 +317,7 @@ TEST(CApi, OptionsOfAnUnknownSize) {
     EXPECT_NE(message.find(std::to_string(size)), std::string::npos) << message;
     EXPECT_NE(message.find(std::to_string(sizeof call.options)), std::string::npos) << message;
   }
-  EXPECT_TRUE(before == c.memory.blocks());
+  EXPECT_TRUE(c.memory.equals(before));
 }
 
 TEST(CApi, BadOptions) {
@@ -343,7 +343,7 @@ TEST(CApi, ThreadsOfOneCallDoNotChangeItsBits) {
     c.memory.restore(before);
     call.options.num_threads = threads;
     ASSERT_EQ(call.run(), ROPEPOOL_OK);
-    EXPECT_TRUE(c.memory.blocks() == expected) << threads;
+    EXPECT_TRUE(c.memory.equals(expected)) << threads;
   }
 }
 

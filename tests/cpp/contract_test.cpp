@@ -30,7 +30,7 @@ void expect_refused(const OpCase& c, const std::vector<int>& refusals) {
   const auto result = c.run();
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().number(), refusals.front()) << result.error().message();
-  EXPECT_TRUE(before == c.memory.blocks()) << "a refused call has written";
+  EXPECT_TRUE(c.memory.equals(before)) << "a refused call has written";
 }
 
 TEST(Contract, TheValidCallIsTaken) {
@@ -214,7 +214,7 @@ TEST(Contract, ExtremeDescriptors) {
     const auto result = c.run();
     ASSERT_FALSE(result.ok());
     ASSERT_EQ(result.error().number(), errors.front().number());
-    ASSERT_TRUE(nothing_changed == c.memory.blocks());
+    ASSERT_TRUE(c.memory.equals(nothing_changed));
   }
 }
 
@@ -343,7 +343,7 @@ TEST(Contract, AnyLayoutOfAnEmptyArrayIsLegal) {
   EXPECT_TRUE(check(c.args).empty());
   const auto before = c.memory.copy();
   EXPECT_TRUE(c.run().ok());
-  EXPECT_TRUE(before == c.memory.blocks());
+  EXPECT_TRUE(c.memory.equals(before));
 }
 
 TEST(Contract, TinyRopeBasesAreLegal) {

@@ -150,10 +150,17 @@ class Memory {
   void set_margin(std::int64_t margin) { margin_ = margin; }
 
   const std::deque<Bytes>& blocks() const { return blocks_; }
-  std::deque<Bytes> copy() const { return blocks_; }
+  using Copy = std::deque<Bytes>;
+  Copy copy() const { return blocks_; }
   // Puts back what copy() gave; addresses stay.
-  void restore(const std::deque<Bytes>& copy) {
-    for (std::size_t i = 0; i < copy.size(); ++i) std::copy(copy[i].begin(), copy[i].end(), blocks_[i].begin());
+  void restore(const Copy& copy) {
+    for (std::size_t i = 0; i < copy.size(); ++i) std::memcpy(blocks_[i].data(), copy[i].data(), copy[i].size());
+  }
+  // Whether every byte is as in `copy`.
+  bool equals(const Copy& copy) const {
+    return std::equal(blocks_.begin(), blocks_.end(), copy.begin(), copy.end(), [](const Bytes& x, const Bytes& y) {
+      return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0;
+    });
   }
 
   // Where `address` lies: the number of the block and the offset in it.
@@ -258,6 +265,6 @@ struct OpCase {
 };
 
 // Every byte of the case's memory, for a comparison of two cases of one layout.
-inline bool same_memory(const OpCase& a, const OpCase& b) { return a.memory.blocks() == b.memory.blocks(); }
+inline bool same_memory(const OpCase& a, const OpCase& b) { return a.memory.equals(b.memory.blocks()); }
 
 }  // namespace ropepool::test

@@ -41,7 +41,7 @@ int report_environment() {
   const int number = ropepool_rope_pool_fused(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, a.head_dim,
                                               a.num_qo_heads, a.num_kv_heads, a.rope_base);
   std::printf("c: %d %s\n", number, ropepool_last_error_message());
-  std::printf("written: %d\n", before == c.memory.blocks() ? 0 : 1);
+  std::printf("written: %d\n", c.memory.equals(before) ? 0 : 1);
   print("check_environment", check_environment());
   const auto target = simd_target();
   std::printf("target: %s\n", target.ok() ? target.value().c_str() : ("error " + target.error().message()).c_str());
