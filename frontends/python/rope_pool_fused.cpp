@@ -128,6 +128,15 @@ Angles to_angles(nb::handle value) {
   return static_cast<Angles>(-1);  // the core refuses it
 }
 
+// The core sees only that `angles` is none of the two; the text of the refusal says what it was.
+Error with_angles(const Error& error, nb::handle angles) {
+  if (error.refusal() != Refusal::rope_unsupported || error.argument() != "angles") return error;
+  std::string given = nb::repr(angles).c_str();
+  std::string summary = "angles must be " + error.expected() + ", got " + given;
+  return Error(*error.refusal(),
+               {std::move(summary), "angles", error.expected(), std::move(given), error.cause(), error.hint()});
+}
+
 RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
   auto read = [&](Argument place) { return arguments[place] ? reader.read(arguments[place], kNames[place]) : Tensor(); };
   auto integer = [&](Argument place) { return to_int64(arguments[place], kNames[place]); };
@@ -159,7 +168,9 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
     nb::object q_out = nb::borrow(arguments[kQOut]), k_out = nb::borrow(arguments[kKOut]);
     if (!q_out || !k_out) {
       // What is missing is made only for a call that goes through.
-      if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) raise(*refusal);
+      if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) {
+        raise(with_angles(*refusal, arguments[kAngles]));
+      }
       if (!q_out) {
         q_out = make_output(arguments[kQ], args.q);
         args.q_out = reader.read(q_out, "q_out");
@@ -173,7 +184,7 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
       nb::gil_scoped_release release;
       return ropepool::rope_pool_fused(args);
     }();
-    if (!done) raise(done.error());
+    if (!done) raise(with_angles(done.error(), arguments[kAngles]));
     return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), arguments[kKPool], arguments[kVPool]));
   });
 }
@@ -190,7 +201,7 @@ PyObject* call_check(PyObject*, PyObject* const* values, Py_ssize_t num_position
     nb::list found;
     for (const Error& refusal : refusals) {
       if (refusal.kind() != Error::Kind::refusal) raise(refusal);
-      found.append(to_contract_error(refusal));
+      found.append(to_contract_error(with_angles(refusal, arguments[kAngles])));
     }
     return found;
   });

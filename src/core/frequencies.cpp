@@ -34,7 +34,8 @@ Frequencies compute(std::int64_t head_dim, double base) {
     const DoubleDouble turns = exp(-(log_base * DoubleDouble{two_i}) / static_cast<double>(head_dim)) * kTurnsPerRadian;
     result.turns[i] = std::isfinite(turns.hi) ? fraction(turns) : 0;  // a base below 1e-300, where there is nothing to be exact
     const float exponent = static_cast<float>(two_i) / static_cast<float>(head_dim);
-    result.inverse_float32[i] = 1.0f / static_cast<float>(std::pow(base, static_cast<double>(exponent)));
+    result.inverse_float32[i] =
+        1.0f / static_cast<float>(std::pow(static_cast<double>(static_cast<float>(base)), static_cast<double>(exponent)));
   }
   return result;
 }
