@@ -7,6 +7,7 @@
 
 #include <ropepool/ropepool.h>
 
+#include "c_call.h"
 #include "mutations.h"
 #include "oracle.h"
 #include "sanitizers.h"
@@ -163,6 +164,30 @@ TEST_F(Allocations, OutOfMemoryInARefusalIsAnErrorToo) {
     EXPECT_EQ(result->error().number(), failed ? -1 : 6);
     ASSERT_TRUE(c.memory.equals(before));
   }
+}
+
+// Nothing is thrown through C: the number says it.
+TEST_F(Allocations, OutOfMemoryInCIsANumber) {
+  OpCase c = valid_case();
+  CCall fine(c.args), wrong_size(c.args), refused(c.args);
+  wrong_size.options.size = 7;
+  refused.options.rope_base = 0;
+  for (const auto& [call, number] : {std::pair{&fine, 0}, {&wrong_size, ROPEPOOL_INVALID_ARGUMENT}, {&refused, 15}}) {
+    bool failed = true;
+    for (long n = 0; failed; ++n) {
+      ASSERT_LT(n, 1000);
+      call->options.head_dim = 8;
+      int got = 0;
+      failed = with_room_for(n, [&] { got = call->run(); });
+      EXPECT_TRUE(got == number || (failed && got == ROPEPOOL_OUT_OF_MEMORY)) << got;
+      if (got == ROPEPOOL_OUT_OF_MEMORY) {
+        EXPECT_STREQ(ropepool_last_error_message(), "out of memory");
+      }
+    }
+  }
+  int got = 0;
+  for (long n = 0; with_room_for(n, [&] { got = ropepool_set_num_threads(-1); }); ++n) EXPECT_LT(got, 0);
+  EXPECT_EQ(got, ROPEPOOL_RUNTIME_ERROR);
 }
 
 }  // namespace

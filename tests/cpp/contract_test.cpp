@@ -37,7 +37,9 @@ TEST(Contract, TheValidCallIsTaken) {
   for (const DType dtype : kFloats) {
     OpCase c = valid_case(dtype);
     EXPECT_TRUE(ContractModel(c.args).refusals().empty());
+    const auto before = c.memory.copy();
     EXPECT_TRUE(check(c.args).empty());
+    EXPECT_TRUE(c.memory.equals(before)) << "check has written";
     expect_right(c);
   }
 }

@@ -2,6 +2,8 @@
 #include "core/executor.h"
 
 #include <atomic>
+#include <chrono>
+#include <ctime>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -106,6 +108,16 @@ TEST_P(OwnExecutor, ChangesItsWidthWhileItWorks) {
   stop = true;
   changer.join();
   EXPECT_EQ(sum, (kSanitized ? 200 : 1000) * 20);
+}
+
+// Workers that have nothing to do sleep. This is about the time that this process works, which a busy machine makes no longer.
+TEST_P(OwnExecutor, IdleWorkersTakeNoTime) {
+  std::atomic<int> done{0};
+  own_executor().parallel_for(100, [&](std::int64_t begin, std::int64_t end) { done += static_cast<int>(end - begin); });
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 10);
+  EXPECT_EQ(done, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, OwnExecutor, ::testing::Values(1, 2, 3, 16));

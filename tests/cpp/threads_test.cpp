@@ -370,6 +370,24 @@ TEST_F(Threads, ForkAfterUse) {
   EXPECT_TRUE(c.memory.equals(expected));
 }
 
+// A child may also leave by exit, with all that runs then.
+TEST_F(Threads, AChildThatExitsInTheUsualWay) {
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer lets no child of a process with threads start threads";
+  if (kAddressSanitizer) GTEST_SKIP() << "the child has no use for its parent's workers and leaves their memory alone";
+  ASSERT_TRUE(set_num_threads(3).ok());
+  OpCase c = large_case();
+  ASSERT_TRUE(c.run().ok());
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    std::exit(c.run().ok() ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(Threads, ForkWhileCallsRun) {
   if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer lets no child of a process with threads start threads";
   ASSERT_TRUE(set_num_threads(3).ok());
