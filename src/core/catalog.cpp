@@ -10,9 +10,19 @@ namespace {
 #include "core/catalog_data.inc"  // kExampleSetup, kCatalog
 static_assert(std::size(kCatalog) == kNumRefusals);
 
+// In lower case, and without the escape sequences that colour a log.
 std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i, 2) == "\033[") {
+      const std::size_t end = text.find_first_not_of("0123456789;", i + 2);
+      if (end == std::string_view::npos) break;
+      i = end;
+      continue;
+    }
+    result += static_cast<char>(std::tolower(static_cast<unsigned char>(text[i])));
+  }
   return result;
 }
 

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -41,11 +41,12 @@ struct Job {
 class ThreadPool {
  public:
   explicit ThreadPool(int num_workers) {
+    threads_.reserve(static_cast<std::size_t>(num_workers));
     for (int i = 0; i < num_workers; ++i) {
       try {
         threads_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {
-        break;  // no more threads to be had: the caller and those that started do the work
+      } catch (const std::exception&) {
+        break;  // no more threads or memory to be had: the caller and those that started do the work
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "core/devices.h"
 #include "core/dtype.h"
 #include "core/executor.h"
+#include "core/float_modes.h"
 #include "core/frequencies.h"
 #include "core/index_array.h"
 #include "core/overlap.h"
@@ -117,7 +118,8 @@ struct Outlier {
 Outlier first_outlier(const Tensor& tensor, std::int64_t low, std::int64_t high) {
   Outlier found;
   visit_index_array(tensor, [&](const auto* values) {
-    for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
+    const std::int64_t count = tensor.strides[0] == 0 ? std::min<std::int64_t>(tensor.shape[0], 1) : tensor.shape[0];
+    for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t value = load_once(values + i * tensor.strides[0]);
       if (value < low || value > high) {
         found = {i, value};
@@ -352,7 +354,8 @@ Check overlap(const Args& a, Outputs) {
 Check slot_values(const Args& a, Outputs) {
   if (!readable_indices(a.slots) || a.k_pool.rank() == 0) return {};
   const std::int64_t num_slots = a.k_pool.shape[0];
-  const Outlier outlier = first_outlier(a.slots, std::numeric_limits<std::int64_t>::min(), num_slots - 1);
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  const Outlier outlier = first_outlier(a.slots, kLeast, num_slots == kLeast ? kLeast : num_slots - 1);
   if (outlier.index < 0) return {};
   return Finding{fmt::format("slots[{}] is {}, but the pools have {} slots", outlier.index, outlier.value, num_slots),
                  "slots",
@@ -476,6 +479,7 @@ Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor) 
   const std::int64_t num_tokens = args.q.shape[0];
   if (num_tokens == 0) return {};
 
+  const DefaultFloatModes modes;
   // All that can fail comes before the first write.
   const PoolRows rows(args.slots, args.k_pool.shape[0]);
   const auto frequencies = frequencies_of(args.head_dim, args.rope_base);
@@ -494,6 +498,7 @@ Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor) 
   }
   Executor& runner = executor != nullptr ? *executor : own_executor();
   runner.parallel_for(parts, [&](std::int64_t begin, std::int64_t end) {
+    const DefaultFloatModes modes_of_worker;
     const auto token_of = [&](std::int64_t part) {  // num_tokens * part / parts, without overflow
       return num_tokens / parts * part + num_tokens % parts * part / parts;
     };

@@ -903,7 +903,7 @@ struct Values {
 Values look_at(const Tensor& tensor, std::int64_t limit) {
   Values seen;
   visit_index_array(tensor, [&](const auto* values) {
-    seen.count = tensor.shape[0];
+    seen.count = tensor.strides[0] == 0 ? std::min<std::int64_t>(tensor.shape[0], 1) : tensor.shape[0];
     std::int64_t before = 0;
     bool found = false;
     for (std::int64_t i = 0; i < seen.count; ++i) {
