@@ -11,6 +11,7 @@ namespace ropepool::test {
 
 // The address of every byte of every element, sorted; an address that two elements share is there twice.
 inline std::vector<std::int64_t> bytes_of(const Tensor& tensor) {
+  if (tensor.empty()) return {};
   std::vector<std::int64_t> offsets = {reinterpret_cast<std::int64_t>(tensor.data)};
   const std::int64_t item = item_size(tensor.dtype);
   const auto spread = [&](std::int64_t length, std::int64_t stride) {

@@ -15,6 +15,22 @@ class ContractModel {
  public:
   explicit ContractModel(const RopePoolFusedArgs& args) : a(args) {}
 
+  // Whether bytes are to be compared of an array that no machine has: with more elements than can be walked here, or with some
+  // below address 0. What is said of it is of no consequence.
+  bool is_beyond_comparison() const {
+    for (const Tensor* t : arrays()) {
+      if (!decidable(*t)) continue;
+      Real elements = 1, low = static_cast<Real>(reinterpret_cast<std::uintptr_t>(t->data));
+      for (int axis = 0; axis < t->rank(); ++axis) {
+        elements *= static_cast<Real>(t->shape[axis]);
+        low += static_cast<Real>(t->shape[axis] - 1) * static_cast<Real>(std::min<std::int64_t>(t->strides[axis], 0)) *
+               static_cast<Real>(item_size(t->dtype));
+      }
+      if (elements > 1e5L || low < 0) return true;
+    }
+    return false;
+  }
+
   // The numbers of all that apply, in order.
   std::vector<int> refusals() const {
     const bool applies[] = {r1(),  r2(),  r3(),  r4(),  r5(),  r6(),  r7(),  r8(),  r9(),  r10(), r11(),
@@ -74,7 +90,9 @@ class ContractModel {
     if (item > 0 && reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(item) != 0) return true;
     Real low = 0, high = static_cast<Real>(item);
     for (int axis = 0; axis < std::min(t.rank(), Dims::kMaxRank); ++axis) {
-      const Real reach = static_cast<Real>(t.shape[axis] - 1) * static_cast<Real>(t.strides[axis]) * static_cast<Real>(item);
+      const Real elements = static_cast<Real>(t.shape[axis] - 1) * static_cast<Real>(t.strides[axis]);
+      if (elements < -0x1p63L || elements >= 0x1p63L) return true;  // of whatever size
+      const Real reach = elements * static_cast<Real>(item);
       (reach < 0 ? low : high) += reach;
     }
     return low < -0x1p63L || high >= 0x1p63L;

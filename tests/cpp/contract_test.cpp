@@ -126,11 +126,10 @@ TEST(Contract, TheWholeMessageOfTheOriginalsRefusal) {
 }
 
 // Two faults at once: the one that comes first in the contract is raised, and check lists both.
-// Disabled, as is the next: some pairs make the mutation itself write outside its buffers, and the model walk endless arrays.
-TEST(Contract, DISABLED_OfTwoFaultsTheFirstIsRaised) {
+TEST(Contract, OfTwoFaultsTheFirstIsRaised) {
   std::set<std::pair<int, int>> met;
   const auto& list = mutations();
-  const std::size_t step = kSanitized ? 7 : 1;
+  const std::size_t step = kSanitized ? 5 : 1;
   for (std::size_t n = 0; n < list.size() * list.size(); n += step) {
     const Mutation &first = list[n / list.size()], &second = list[n % list.size()];
     if (&first == &second) continue;
@@ -138,6 +137,7 @@ TEST(Contract, DISABLED_OfTwoFaultsTheFirstIsRaised) {
     OpCase c = valid_case(kFloats[n % 2 == 0 ? 0 : n / 2 % 3]);
     first.apply(c);
     second.apply(c);
+    if (ContractModel(c.args).is_beyond_comparison()) continue;
     const auto expected = ContractModel(c.args).refusals();
     if (expected.empty()) continue;  // the second undid the first
     expect_refused(c, expected);
@@ -146,13 +146,15 @@ TEST(Contract, DISABLED_OfTwoFaultsTheFirstIsRaised) {
     }
     if (HasFailure()) return;
   }
+  if (kSanitized) return;  // with a part of the pairs
   for (int i = 1; i <= kNumRefusals; ++i) {
-    for (int j = i + 1; j <= kNumRefusals; ++j)
+    for (int j = i + 1; j <= kNumRefusals; ++j) {
       EXPECT_TRUE(met.contains({i, j})) << "no case has both RP" << i << " and RP" << j;
+    }
   }
 }
 
-TEST(Contract, DISABLED_OfManyFaultsTheFirstIsRaised) {
+TEST(Contract, OfManyFaultsTheFirstIsRaised) {
   Random random(11);
   const auto& list = mutations();
   for (int n = 0; n < (kSanitized ? 300 : 3000); ++n) {
@@ -164,6 +166,7 @@ TEST(Contract, DISABLED_OfManyFaultsTheFirstIsRaised) {
       names += m.name + ", ";
     }
     SCOPED_TRACE(names);
+    if (ContractModel(c.args).is_beyond_comparison()) continue;
     const auto expected = ContractModel(c.args).refusals();
     if (expected.empty()) continue;
     expect_refused(c, expected);

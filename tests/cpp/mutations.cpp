@@ -4,6 +4,20 @@
 
 namespace ropepool::test {
 
+namespace {
+
+// Where another mutation has left an array of indices; else nothing.
+void write_index(const Tensor& tensor, std::int64_t i, std::int64_t value) {
+  const bool there = (tensor.dtype == DType::i32 || tensor.dtype == DType::i64) && tensor.data != nullptr &&
+                     tensor.rank() == 1 && i < tensor.shape[0];
+  if (there) set_index(tensor, i, value);
+}
+void write_indices(const Tensor& tensor, const std::vector<std::int64_t>& values) {
+  for (std::size_t i = 0; i < values.size(); ++i) write_index(tensor, static_cast<std::int64_t>(i), values[i]);
+}
+
+}  // namespace
+
 const std::vector<Mutation>& mutations() {
   static const std::vector<Mutation> list = [] {
     std::vector<Mutation> m;
@@ -143,6 +157,17 @@ const std::vector<Mutation>& mutations() {
       for (Tensor* t : {&c.args.k_pool, &c.args.v_pool}) *t = shaped(*t, {std::int64_t{1} << 61, 2, 8});
     });
 
+    add(12, "lanes of q are the least number of bytes apart", "", [](OpCase& c) {
+      resize(c.args, 4, 4, 2, 2);
+      set_dtypes(c.args, DType::u8);
+      c.args.q.strides[2] = kMin64;
+    });
+    add(12, "slots of a pool are the least number of bytes apart", "", [](OpCase& c) {
+      set_dtypes(c.args, DType::u8);
+      c.args.k_pool.shape[0] = c.args.v_pool.shape[0] = 2;
+      c.args.k_pool.strides[0] = kMin64;
+    });
+
     add(17, "q_out is not given", "", [](OpCase& c) { c.args.q_out = {}; });
     add(17, "k_out is not given", "", [](OpCase& c) { c.args.k_out = {}; });
     add(17, "q_out has 3 tokens", "", [](OpCase& c) { c.args.q_out = shaped(c.args.q_out, {3, 4, 8}); });
@@ -176,7 +201,7 @@ const std::vector<Mutation>& mutations() {
     add(19, "slots lies in k_pool", "", [](OpCase& c) {
       const std::vector<std::int64_t> values = {1, 2, 3, 4};
       c.args.slots.data = c.args.k_pool.data;
-      set_indices(c.args.slots, values);
+      write_indices(c.args.slots, values);
     });
     add(19, "q_out has one head for all", "", [](OpCase& c) { c.args.q_out.strides[1] = 0; });
     add(19, "k_pool has one row for all", "", [](OpCase& c) { c.args.k_pool.strides[0] = 0; });
@@ -195,8 +220,8 @@ const std::vector<Mutation>& mutations() {
       c.args.k_out.strides = {8, 32, 1};
     });
 
-    add(20, "a slot is num_slots", "", [](OpCase& c) { set_index(c.args.slots, 2, 16); });
-    add(20, "a slot is the greatest int32", "", [](OpCase& c) { set_index(c.args.slots, 3, 2147483647); });
+    add(20, "a slot is num_slots", "", [](OpCase& c) { write_index(c.args.slots, 2, 16); });
+    add(20, "a slot is the greatest int32", "", [](OpCase& c) { write_index(c.args.slots, 3, 2147483647); });
     add(20, "a slot is the greatest int64", "", [](OpCase& c) {
       c.args.slots = c.memory.make(DType::i64, {4});
       set_indices(c.args.slots, {0, kMax64, 1, 2});
@@ -209,14 +234,14 @@ const std::vector<Mutation>& mutations() {
       for (Tensor* t : {&c.args.k_pool, &c.args.v_pool}) *t = shaped(*t, {0, 2, 8});
     });
 
-    add(21, "a position is 2^31", "", [](OpCase& c) { set_index(c.args.positions, 1, std::int64_t{1} << 31); });
-    add(21, "a position is -2^31", "", [](OpCase& c) { set_index(c.args.positions, 3, -(std::int64_t{1} << 31)); });
+    add(21, "a position is 2^31", "", [](OpCase& c) { write_index(c.args.positions, 1, std::int64_t{1} << 31); });
+    add(21, "a position is -2^31", "", [](OpCase& c) { write_index(c.args.positions, 3, -(std::int64_t{1} << 31)); });
     add(21, "a position is the least int32", "", [](OpCase& c) {
       c.args.positions = c.memory.make(DType::i32, {4});
       set_indices(c.args.positions, {0, 1, 2, -2147483647 - 1});
     });
-    add(21, "a position is the greatest int64", "", [](OpCase& c) { set_index(c.args.positions, 0, kMax64); });
-    add(21, "a position is the least int64", "", [](OpCase& c) { set_index(c.args.positions, 0, kMin64); });
+    add(21, "a position is the greatest int64", "", [](OpCase& c) { write_index(c.args.positions, 0, kMax64); });
+    add(21, "a position is the least int64", "", [](OpCase& c) { write_index(c.args.positions, 0, kMin64); });
     return m;
   }();
   return list;

@@ -21,7 +21,7 @@ struct Mutation {
 inline OpCase valid_case(DType dtype = DType::f32) { return OpCase({dtype, 4, 4, 2, 8, 16, DType::i64, DType::i32}, 1, 4); }
 
 inline Tensor moved(Tensor tensor, std::int64_t bytes) {
-  tensor.data = static_cast<std::byte*>(tensor.data) + bytes;
+  if (tensor.data != nullptr) tensor.data = static_cast<std::byte*>(tensor.data) + bytes;
   return tensor;
 }
 inline Tensor shaped(const Tensor& tensor, const Shape& shape) {
