@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 
@@ -42,8 +41,8 @@ std::optional<Lattice> lattice_of(const Tensor& tensor) {
     const std::int64_t stride = tensor.strides[i] * static_cast<std::int64_t>(lattice.item_size);
     if (steps == 0 || stride == 0) continue;
     if (stride < 0) lattice.base += static_cast<std::uint64_t>(stride * steps);
-    lattice.axes[static_cast<std::size_t>(lattice.rank++)] = {static_cast<std::uint64_t>(std::abs(stride)),
-                                                              static_cast<std::uint64_t>(steps)};
+    const auto forward = static_cast<std::uint64_t>(stride);  // its negation has a value for the least stride too
+    lattice.axes[static_cast<std::size_t>(lattice.rank++)] = {stride < 0 ? -forward : forward, static_cast<std::uint64_t>(steps)};
   }
   std::sort(lattice.axes.begin(), lattice.axes.begin() + lattice.rank,
             [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
