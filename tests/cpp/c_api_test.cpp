@@ -289,6 +289,19 @@ TEST(SharedLibrary, ServesCpp) {
   expect_right(c);
 }
 
+TEST(SharedLibrary, SharesTheTypeOfExecutor) {
+  UnevenExecutor uneven;
+  ReverseExecutor reverse;
+  Executor* const executor = &reverse;
+  EXPECT_EQ(dynamic_cast<ReverseExecutor*>(executor), &reverse);
+  EXPECT_EQ(dynamic_cast<UnevenExecutor*>(executor), nullptr);
+  try {
+    throw &uneven;
+  } catch (const Executor* caught) {
+    EXPECT_EQ(caught->width(), 3);
+  }
+}
+
 TEST(SharedLibrary, NamesItsTargets) {
   const auto usable = simd_targets(), compiled = compiled_simd_targets();
   for (const std::string& target : usable) {
