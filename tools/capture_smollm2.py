@@ -103,7 +103,7 @@ def capture(model, input_ids, mask, positions):
         raise SystemExit(f"{transformers.__version__=}: attention no longer calls apply_rotary_pos_emb and v_proj once a layer")
 
     layers = []
-    for (q, k, q_rot, k_rot), v in zip(rope_calls, values):  # [1, heads, T, head_dim]; v [1, T, heads * head_dim]
+    for (q, k, q_rot, k_rot), v in zip(rope_calls, values, strict=True):  # [1, heads, T, head_dim]; v [1, T, heads * head_dim]
         v = v[0].unflatten(-1, (-1, model.config.head_dim))
         layers.append([x[0].transpose(0, 1) for x in (q, k)] + [v] + [x[0].transpose(0, 1) for x in (q_rot, k_rot)])
     return layers

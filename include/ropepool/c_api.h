@@ -48,8 +48,8 @@ ROPEPOOL_API int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor
 /* Of the last call on this thread that did not return 0; "" before the first. Valid until the next call on this thread. */
 ROPEPOOL_API const char* ropepool_last_error_message(void);
 
-/* What the error reference says of a code ("RP006", "6"), a name, a message or a log that holds one, as text to read; NULL where
- * nothing fits or memory runs out. Valid until the next call of this function on this thread. */
+/* What the error reference says of a code ("RP006", "6"), a name, a message or a log that holds one, as text to read; NULL
+ * where nothing fits or memory runs out. Valid until the next call of this function on this thread. */
 ROPEPOOL_API const char* ropepool_explain(const char* what);
 
 ROPEPOOL_API int ropepool_set_num_threads(int num_threads);

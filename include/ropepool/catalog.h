@@ -25,15 +25,16 @@ struct CatalogEntry {
 
 // All entries, in the order of their codes.
 ROPEPOOL_API std::span<const CatalogEntry> catalog();
-// What all examples begin with: Python that imports the package and makes the arguments of a call that goes through. It, an empty
-// line and a `failing` or `mended` are a whole script.
+// What all examples begin with: Python that imports the package and makes the arguments of a call that goes through. It, an
+// empty line and a `failing` or `mended` are a whole script.
 ROPEPOOL_API std::string_view example_setup();
 ROPEPOOL_API const CatalogEntry& catalog_entry(Refusal refusal);
 // The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a code or a message, with
 // whatever shapes in it; also the message of another library that stumbled over the same mistake. nullopt where none fits.
 ROPEPOOL_API std::optional<Refusal> find_refusal(std::string_view text);
 
-// The whole entry as plain text to read: headings at the margin, prose and lists two columns in, code four. Throws std::bad_alloc.
+// The whole entry as plain text to read: headings at the margin, prose and lists two columns in, code four.
+// Throws std::bad_alloc.
 ROPEPOOL_API std::string explain(Refusal refusal);
 
 }  // namespace ropepool

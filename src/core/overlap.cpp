@@ -42,7 +42,8 @@ std::optional<Lattice> lattice_of(const Tensor& tensor) {
     if (steps == 0 || stride == 0) continue;
     if (stride < 0) lattice.base += static_cast<std::uint64_t>(stride * steps);
     const auto forward = static_cast<std::uint64_t>(stride);  // its negation has a value for the least stride too
-    lattice.axes[static_cast<std::size_t>(lattice.rank++)] = {stride < 0 ? -forward : forward, static_cast<std::uint64_t>(steps)};
+    lattice.axes[static_cast<std::size_t>(lattice.rank++)] = {stride < 0 ? -forward : forward,
+                                                              static_cast<std::uint64_t>(steps)};
   }
   std::sort(lattice.axes.begin(), lattice.axes.begin() + lattice.rank,
             [](const Axis& a, const Axis& b) { return a.stride > b.stride; });

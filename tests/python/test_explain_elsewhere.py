@@ -1,8 +1,7 @@
-"""`explain` knows what NumPy and torch say where they stumble over a mistake a step before the op would: by their real messages."""
+"""`explain` knows what NumPy and torch say where they stumble over a mistake a step before the op would: their real words."""
 
 import numpy as np
 import pytest
-
 import ropepool
 
 QKV = np.ones((4, 768), np.float32)  # 8 query and 2 key/value heads of 64
