@@ -7,8 +7,8 @@
 namespace ropepool {
 namespace {
 
-#include "core/catalog_data.inc"  // kExampleSetup, kCatalog
-static_assert(std::size(kCatalog) == kNumRefusals);
+#include "core/catalog_data.inc"  // kExampleSetup, kCatalog, kForms
+static_assert(std::size(kCatalog) == kNumRefusals && std::size(kForms) == kNumRefusals);
 
 // In lower case, and without the escape sequences that colour a log.
 std::string lower(std::string_view text) {
@@ -71,21 +71,6 @@ bool holds_message(std::string_view text, std::string_view message) {
   return false;
 }
 
-bool holds_message_of(std::string_view text, const CatalogEntry& entry) {
-  constexpr std::string_view kArgument = "{argument}";
-  if (!entry.message.starts_with(kArgument)) return holds_message(text, lower(entry.message));
-  // What follows is too common a phrase: it counts behind one of the entry's own arguments only.
-  std::string_view names = entry.argument;
-  while (!names.empty()) {
-    const std::size_t comma = std::min(names.find(", "), names.size());
-    if (holds_message(text, lower(std::string(names.substr(0, comma)) + std::string(entry.message.substr(kArgument.size()))))) {
-      return true;
-    }
-    names.remove_prefix(std::min(comma + 2, names.size()));
-  }
-  return false;
-}
-
 bool holds_one_of(std::string_view text, std::string_view messages) {
   while (!messages.empty()) {
     const std::string_view message = messages.substr(0, messages.find('\n'));
@@ -131,7 +116,8 @@ std::optional<Refusal> find_refusal(std::string_view text) {
   const CatalogEntry* best = nullptr;
   for (const CatalogEntry& entry : kCatalog) {
     if (trimmed == entry.name) return entry.refusal;
-    if (holds_message_of(words, entry) && (best == nullptr || fixed_length(entry.message) > fixed_length(best->message))) {
+    if (holds_one_of(words, kForms[&entry - kCatalog]) &&
+        (best == nullptr || fixed_length(entry.message) > fixed_length(best->message))) {
       best = &entry;
     }
   }

@@ -8,6 +8,7 @@
 #include <ropepool/ropepool.h>
 
 #include "message_template.h"
+#include "op_case.h"
 
 namespace ropepool::test {
 namespace {
@@ -233,11 +234,28 @@ TEST(FindRefusal, FindsNothingInUnrelatedText) {
   }
 }
 
-// Not yet so: "{argument} must have {expected}, got {actual}" and its like fit whatever is expected of an argument of ours.
-TEST(FindRefusal, DISABLED_FindsNothingInPhrasesLikeOurs) {
+TEST(FindRefusal, FindsNothingInPhrasesLikeOurs) {
   EXPECT_EQ(found("k must have shape (batch, heads, seq, dim), got (1, 2)"), std::nullopt);
   EXPECT_EQ(found("q must have 4 dimensions, got 3"), std::nullopt);
   EXPECT_EQ(found("angles must be in radians, got degrees"), std::nullopt);
+  EXPECT_EQ(found("k_pool must be contiguous, got strides"), std::nullopt);
+  EXPECT_EQ(found("q must be on the same device as k, got cpu"), std::nullopt);
+  EXPECT_EQ(found("q_out must be an array, got (4, 8)"), std::nullopt);
+}
+
+// An output that is no match for q is told q's shape or dtype, whichever these are.
+TEST(FindRefusal, KnowsWhateverIsExpectedOfAnOutput) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const std::int64_t tokens : {0, 4}) {
+      OpCase c({dtype, tokens, 4, 2, 8, 16}, 1, 8);
+      RopePoolFusedArgs args = c.args;
+      args.q_out.dtype = DType::f64;
+      EXPECT_EQ(found(rope_pool_fused(args).error().summary()), 17) << rope_pool_fused(args).error().summary();
+      args = c.args;
+      args.k_out.shape = {};
+      EXPECT_EQ(found(rope_pool_fused(args).error().summary()), 17) << rope_pool_fused(args).error().summary();
+    }
+  }
 }
 
 // Found by the most exact of the messages that fit.
