@@ -6,7 +6,8 @@
 
 Runs in an environment with the ropepool package and docs/requirements.txt; doxygen must be on PATH. `./dev docs` sees to both.
 Sources are docs/, README.md, CHANGELOG.md, the headers, the package's docstrings, `ropepool --help`, and the error reference
-as the installed package has it. They are laid out in build/site-source, from where Sphinx builds.
+as the installed package has it, with what is not in its JSON from errors/catalog.toml. They are laid out in build/site-source,
+from where Sphinx builds.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import textwrap
 
+import generate_errors
 import ropepool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -129,8 +131,8 @@ def excerpt(where):
     return (found[0], text.count("\n", 0, found.start()) + 1) if found else ("", 0)
 
 
-def error_page(entry, entries, setup):
-    """The page of one refusal. What is empty in the entry is left out."""
+def error_page(entry, more, entries, setup):
+    """The page of one refusal, with `more` of the catalog's than is in the JSON. What is empty is left out."""
     code, name, message = entry["code"], entry["name"], entry["message"]
     by_code = {other["code"]: other for other in entries}
     description = json.dumps(f"{message}: what it means and how to mend it")
@@ -147,6 +149,8 @@ def error_page(entry, entries, setup):
     if entry["argument"]:
         names = ", ".join(code_span(argument) for argument in entry["argument"].split(", "))
         page += [f"About {names}. Words in braces stand for what the call had.\n" if "{" in message else f"About {names}.\n"]
+    if more["expected"]:
+        page += [f"What is expected: {', '.join(map(code_span, more['expected']))}.\n"]
     if entry["meaning"]:
         page += ["## What it means\n", escaped(entry["meaning"]) + "\n"]
     where = entry["where"]
@@ -187,6 +191,13 @@ def error_page(entry, entries, setup):
             page += ["### Trigger\n", escaped(entry["trigger"]) + "\n"]
         if entry["situations"]:
             page += ["### Common situations\n", *(f"- {escaped(text)}" for text in entry["situations"]), ""]
+    if more["elsewhere"]:
+        page += [
+            "## What others say of it\n",
+            "NumPy, PyTorch and others may stumble over the same mistake a step earlier, and say:\n",
+            *(f"- {code_span(text)}" for text in more["elsewhere"]),
+            "",
+        ]
     if entry["related"]:
         page += ["## Related errors\n"]
         page += [f"- [{other}]({other}.md): {code_span(by_code[other]['message'])}" for other in entry["related"]] + [""]
@@ -322,6 +333,7 @@ def run_doxygen():
 def sources():
     """Path in SOURCE -> its text."""
     entries = ropepool.errors()
+    catalog = {entry["code"]: entry for entry in generate_errors.load_catalog()[1]}
     setup = shared_beginning(entries)
     known = pages()
     found = {}
@@ -342,11 +354,16 @@ def sources():
     found["guide/command-line.md"] = command_line()
     found["errors/index.md"] = errors_index(entries)
     for entry in entries:
-        found[f"errors/{entry['code']}.md"] = error_page(entry, entries, setup)
+        found[f"errors/{entry['code']}.md"] = error_page(entry, catalog[entry["code"]], entries, setup)
         found[f"_extra/api/errors/{entry['code']}.json"] = dumped(entry)
     found["_extra/api/errors/index.json"] = dumped(entries)
     shown = ("code", "name", "message", "argument", "meaning", "trigger", "situations", "solutions", "guard", "url")
-    data = [{key: entry[key] for key in shown} for entry in entries]
+    data = [
+        {key: entry[key] for key in shown}
+        | {"forms": generate_errors.forms(catalog[entry["code"]])}
+        | {key: catalog[entry["code"]][key] for key in generate_errors.OPTIONAL}
+        for entry in entries
+    ]
     found["_static/errors-data.js"] = f"window.ropepoolErrors = {json.dumps(data, ensure_ascii=False)};\n"
     for path in (DOCS / "conf.py", *sorted(DOCS.glob("_static/*")), *sorted(DOCS.glob("_templates/**/*.html"))):
         found[path.relative_to(DOCS).as_posix()] = path.read_text(encoding="utf-8")

@@ -4,6 +4,8 @@
 
 (() => {
   const entries = window.ropepoolErrors;
+  // A character a byte, since the library counts bytes.
+  const bytes = (text) => new TextDecoder("latin1").decode(new TextEncoder().encode(text));
   const lower = (text) => text.replace(/[A-Z]+/g, (capitals) => capitals.toLowerCase());
   const trim = (text) => text.replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/g, "");
   const isWord = (character) => /[A-Za-z0-9_]/.test(character);
@@ -16,12 +18,16 @@
     return null;
   }
 
+  // No message goes on for longer; in a log of one long line the search for its end would take a time that grows with its square.
+  const maxRest = 1000;
+
   // Whether `text` holds `message` with anything in the place of its {placeholders}: as words of their own, on one line.
   function holdsMessage(text, message) {
-    const [head, ...pieces] = message.split(/\{[^}]*\}/);
+    const [head, ...pieces] = lower(message).split(/\{[^}]*\}/);
     for (let at = text.indexOf(head); at >= 0; at = text.indexOf(head, at + 1)) {
       if (at > 0 && isWord(text[at - 1])) continue;
-      let line = text.slice(at + head.length).split("\n", 1)[0];
+      const end = at + head.length;
+      let line = text.slice(end, end + maxRest).split("\n", 1)[0];
       if (pieces.every((piece) => {
         const found = line.indexOf(piece);
         line = line.slice(found + piece.length);
@@ -31,28 +37,21 @@
     return false;
   }
 
-  function holdsMessageOf(text, entry) {
-    const leading = "{argument}";
-    if (!entry.message.startsWith(leading)) return holdsMessage(text, lower(entry.message));
-    // What follows is too common a phrase: it counts behind one of the entry's own arguments only.
-    return entry.argument.split(", ").some((name) => holdsMessage(text, lower(name + entry.message.slice(leading.length))));
-  }
-
   const fixedLength = (message) => message.replace(/\{[^}]*\}/g, "").length;
 
-  // The entries whose messages or codes are in `text`, the one that is meant first.
+  // The entries whose messages or codes are in `text`, the one that is meant first; last those that others speak of.
   function findByText(text) {
-    const words = lower(text);
+    const words = lower(bytes(text).replace(/\x1b\[[0-9;]*([^0-9;]|$)/g, ""));
     const trimmed = trim(words);
     if (/^\d{1,4}$/.test(trimmed)) return byNumber(Number(trimmed)) ? [byNumber(Number(trimmed))] : [];
     const named = entries.find((entry) => entry.name === trimmed);
     const code = firstCode(words);
-    const held = entries.filter((entry) => holdsMessageOf(words, entry));
-    held.sort((a, b) => fixedLength(b.message) - fixedLength(a.message));
-    return [...new Set([code, named, ...held].filter(Boolean))];
+    const holding = (kind) => entries.filter((entry) => entry[kind].some((message) => holdsMessage(words, message)));
+    const held = holding("forms").sort((a, b) => fixedLength(b.message) - fixedLength(a.message));
+    return [...new Set([code, named, ...held, ...holding("elsewhere")].filter(Boolean))];
   }
 
-  const weights = {code: 8, name: 6, message: 5, argument: 4, meaning: 2, trigger: 2, situations: 2, solutions: 2, guard: 1};
+  const weights = {code: 8, name: 6, message: 5, argument: 4, meaning: 2, trigger: 2, situations: 2, solutions: 2, expected: 2, elsewhere: 2, guard: 1};
   const common = new Set("a an and are as at be by for from has have i in is it its my not of on or that the this to was with".split(" "));
   const wordsOf = (text) => lower(text).split(/[^a-z0-9_]+/).filter(Boolean);
   const index = entries.map((entry) => Object.entries(weights).map(([field, weight]) => [wordsOf([].concat(entry[field]).join(" ")), weight]));

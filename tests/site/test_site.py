@@ -10,6 +10,7 @@ import shutil
 import string
 import subprocess
 import sys
+import tomllib
 import urllib.parse
 
 import pytest
@@ -22,6 +23,10 @@ SITE = ROOT / "build" / "site"
 SCREENSHOTS = ROOT / "build" / "site-screenshots"
 PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
 ENTRIES = ropepool.errors()
+# With what is not in the JSON: `expected` and `elsewhere`.
+CATALOG = {
+    entry["code"]: entry for entry in tomllib.loads((ROOT / "errors" / "catalog.toml").read_text(encoding="utf-8"))["error"]
+}
 SEED = "v shape must match k shape, got (4, 10, 64) vs (4, 2, 64)"
 TRACEBACK = f"""INFO:     Started server process [6021]
 2026-01-05 10:11:12 WARNING loading shapes: q must be loaded first, got nothing
@@ -195,6 +200,8 @@ def test_an_error_page_says_all_of_its_entry(entry: ropepool.ErrorEntry) -> None
         assert plain(text) in said
     for script in (entry["example"]["failing"], entry["example"]["mended"]):
         assert all(plain(line) in said for line in script.splitlines())
+    for text in (*CATALOG[entry["code"]].get("expected", []), *CATALOG[entry["code"]].get("elsewhere", [])):
+        assert plain(text) in said
     assert {f"{code}.html" for code in entry["related"]} <= set(document.links)
     assert f"../api/errors/{entry['code']}.json" in document.links
     # The order of the seed page.
@@ -206,6 +213,7 @@ def test_an_error_page_says_all_of_its_entry(entry: ropepool.ErrorEntry) -> None
         "Example fix",
         "Guard",
         "When it happens",
+        *(["What others say of it"] if "elsewhere" in CATALOG[entry["code"]] else []),
         "Related errors",
     ]
     body = (SITE / entry["url"]).read_text(encoding="utf-8")
@@ -269,6 +277,8 @@ def results(page: Page) -> list[str]:
         ("6", "RP006"),
         ("v-shape-mismatch", "RP006"),
         ("positions must be int32 or int64, got float32", "RP013"),
+        ("q_out must be (4, 8, 64), got (32, 8, 64)", "RP017"),
+        ("RuntimeError: shape '[4, 2, 64]' is invalid for input of size 2560", "RP006"),
         ("slots[3] is 99, but the pools have 16 slots", "RP020"),
         ("byte offset or hash", "RP021"),
         ("two axes num_slots pages", "RP003"),
@@ -304,8 +314,16 @@ def test_search_says_where_there_is_nothing(visit: Visit) -> None:
     assert results(page) == [] and page.get_by_role("status").inner_text() == ""
 
 
+def filled(text: str, source: random.Random) -> str:
+    """With something for each {placeholder}."""
+    while "{" in text:
+        value = source.choice(["(4, 10, 64)", "", "torch.float64", "a\nb", "7"])
+        text = text[: text.index("{")] + value + text[text.index("}") + 1 :]
+    return text
+
+
 def test_search_finds_what_explain_finds(visit: Visit) -> None:
-    """The page and the library have one meaning of "fits": on all messages, filled in and hurt at random."""
+    """The page and the library have one meaning of "fits": on all messages, filled in and hurt at random, and in logs."""
     page = visit.to("index.html")
     source = random.Random(6)
     texts = [
@@ -325,14 +343,25 @@ def test_search_finds_what_explain_finds(visit: Visit) -> None:
         "rp0",
         "-6",
         "6.0",
+        "k must have shape (batch, heads, seq, dim), got (1, 2)",
+        "q must have 4 dimensions, got 3",
+        "angles must be in radians, got degrees",
+        "k_pool must be contiguous, got strides",
+        "\33[1;31mValueError\33[0m: v shape \33[4mmust match\33[24m k shape, got (1,) vs (2,)",
+        "v shape must\33[K match k shape, got (1,) vs (2,)\33[",
+        "v shape must match\33[31\33[0m k shape, got (1,) vs (2,)",
+        "\33]0;title\7v shape must match k shape, got (1,) vs (2,)",
+        "rp\33[7m6\33[0m",
+    ]
+    texts += [
+        f"v shape must match k shape, got {letter * count} vs 7" for letter in "7é" for count in (497, 498, 995, 996, 997)
     ]
     for entry in ENTRIES:
         message, arguments = entry["message"], entry["argument"].split(", ")
+        expected = [*CATALOG[entry["code"]].get("expected", []), "contiguous", "a multiple of 8"]
         for _ in range(12):
             text = message.replace("{argument}", source.choice([*arguments, "x", "my_" + arguments[0]]))
-            while "{" in text:
-                value = source.choice(["(4, 10, 64)", "", "torch.float64", "a\nb", "7"])
-                text = text[: text.index("{")] + value + text[text.index("}") + 1 :]
+            text = filled(text.replace("{expected}", source.choice(expected)), source)
             if source.random() < 0.3:
                 at = source.randrange(len(text))
                 text = text[:at] + source.choice(string.punctuation + "aZ \n") + text[at + 1 :]
@@ -342,9 +371,16 @@ def test_search_finds_what_explain_finds(visit: Visit) -> None:
             )
             texts.append(before + text + after)
         texts += [entry["code"], entry["name"], entry["name"].upper(), f" {entry['name']}\n", message, f"see {entry['url']}"]
+        for other in CATALOG[entry["code"]].get("elsewhere", []):
+            raised = TRACEBACK.replace(SEED, f"{filled(other, source)} ... \33[0m")
+            texts += [other, raised, raised.upper(), raised.replace(" of ", " for ").replace(" in", " on"), TRACEBACK + raised]
+    log = "".join(
+        TRACEBACK.replace(SEED, text[:200]) for text in source.sample([text for text in texts if len(text) > 20], 300)
+    )
+    texts += [log, log.replace("RP", "").replace("rp", ""), log.replace("\n", " "), TRACEBACK.replace(SEED, "no slot") * 5000]
     found = page.evaluate("texts => texts.map(text => window.findErrors(text).match?.code ?? null)", texts)
     for text, code in zip(texts, found, strict=True):
-        assert code == ropepool_finds(text), repr(text)
+        assert code == ropepool_finds(text), repr(text[:2000])
     assert 100 < sum(code is not None for code in found) < len(found)
 
 
