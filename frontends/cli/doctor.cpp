@@ -6,12 +6,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -23,9 +21,7 @@
 #if defined(__GLIBC__)
 #include <gnu/libc-version.h>
 #endif
-#if defined(__linux__)
-#include <sched.h>
-#elif defined(__APPLE__)
+#if defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
 
@@ -36,6 +32,7 @@
 #include <ropepool/ropepool.h>
 
 #include "core/devices.h"
+#include "core/environment.h"
 #include "terminal.h"
 
 extern char** environ;
@@ -77,30 +74,6 @@ std::string cpu_model() {
   std::string model;
 #endif
   return model.empty() ? "unknown" : model;
-}
-
-// Of those that this process may run on; 0 where the system does not tell.
-int physical_cores() {
-#if defined(__linux__)
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
-  std::set<std::pair<int, int>> cores;  // (package, core)
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
-    int package = -1, core = -1;
-    std::ifstream(folder + "physical_package_id") >> package;
-    if (!(std::ifstream(folder + "core_id") >> core)) return 0;
-    cores.emplace(package, core);
-  }
-  return static_cast<int>(cores.size());
-#elif defined(__APPLE__)
-  int count = 0;
-  std::size_t size = sizeof count;
-  return sysctlbyname("hw.physicalcpu", &count, &size, nullptr, 0) == 0 ? count : 0;
-#else
-  return 0;
-#endif
 }
 
 std::string system_name() {

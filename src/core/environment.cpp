@@ -11,6 +11,8 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include <fmt/format.h>
@@ -22,31 +24,11 @@
 namespace ropepool {
 namespace {
 
-// Two hardware threads of a core share its load and store units, which is what the ops are bound by: one thread a core.
-int physical_cores() {
-#if defined(__linux__)
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-    std::set<std::pair<int, int>> cores;  // (package, core)
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (!CPU_ISSET(cpu, &allowed)) continue;
-      const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
-      int package = -1, core = -1;
-      std::ifstream(folder + "physical_package_id") >> package;
-      std::ifstream(folder + "core_id") >> core;
-      if (core < 0) core = cpu;  // no topology to be read: each CPU counts
-      cores.emplace(package, core);
-    }
-    if (!cores.empty()) return std::min(static_cast<int>(cores.size()), kMaxThreads);
-  }
-#endif
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
-}
-
 Environment read_environment() {
   Environment result;
   if (const char* target = std::getenv("ROPEPOOL_TARGET"); target != nullptr && *target != '\0') result.target = target;
-  result.num_threads = physical_cores();
+  // Two hardware threads of a core share its load and store units, which is what the ops are bound by: one thread a core.
+  result.num_threads = std::min(physical_cores(), kMaxThreads);
   if (const char* text = std::getenv("ROPEPOOL_NUM_THREADS"); text != nullptr && *text != '\0') {
     const std::string_view value = text;
     int number = 0;
@@ -66,6 +48,30 @@ Environment read_environment() {
 const Environment& environment() {
   static const Environment instance = read_environment();
   return instance;
+}
+
+int physical_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    std::set<std::pair<int, int>> cores;  // (package, core)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
+      int package = -1, core = -1;
+      std::ifstream(folder + "physical_package_id") >> package;
+      std::ifstream(folder + "core_id") >> core;
+      if (core < 0) core = cpu;  // no topology to be read: each CPU counts
+      cores.emplace(package, core);
+    }
+    if (!cores.empty()) return static_cast<int>(cores.size());
+  }
+#elif defined(__APPLE__)
+  int count = 0;
+  std::size_t size = sizeof count;
+  if (sysctlbyname("hw.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
+#endif
+  return std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
 }
 
 const char* version() { return ROPEPOOL_VERSION; }

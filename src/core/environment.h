@@ -18,4 +18,7 @@ inline constexpr int kMaxThreads = 1024;
 
 const Environment& environment();
 
+// Of those that this process may run on; where the system does not tell, its CPUs. At least 1.
+int physical_cores();
+
 }  // namespace ropepool

@@ -687,7 +687,8 @@ def test_doctor():
     assert set(report["simd_targets"]) <= set(report["compiled_simd_targets"])
     assert report["environment"] == []
     assert set(report["front_ends"]) == {"C++", "C", "command line", "Python"}
-    assert report["physical_cores"] <= report["logical_cpus"]
+    assert 1 <= report["physical_cores"] <= report["logical_cpus"]
+    assert report["threads"] == min(report["physical_cores"], 1024)
 
 
 def test_doctor_obeys_and_tells_the_target():
