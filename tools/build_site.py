@@ -150,7 +150,7 @@ def error_page(entry, more, entries, setup):
         names = ", ".join(code_span(argument) for argument in entry["argument"].split(", "))
         page += [f"About {names}. Words in braces stand for what the call had.\n" if "{" in message else f"About {names}.\n"]
     if more["expected"]:
-        page += [f"What is expected: {', '.join(map(code_span, more['expected']))}.\n"]
+        page += [f"In the place of {code_span('{expected}')}: {', '.join(map(code_span, more['expected']))}.\n"]
     if entry["meaning"]:
         page += ["## What it means\n", escaped(entry["meaning"]) + "\n"]
     where = entry["where"]
@@ -200,7 +200,11 @@ def error_page(entry, more, entries, setup):
         ]
     if entry["related"]:
         page += ["## Related errors\n"]
-        page += [f"- [{other}]({other}.md): {code_span(by_code[other]['message'])}" for other in entry["related"]] + [""]
+        page += [
+            f"- [{other} {by_code[other]['name']}]({other}.md): {code_span(by_code[other]['message'])}"
+            for other in entry["related"]
+        ]
+        page += [""]
     page += ["## Elsewhere\n"]
     page += [f'- <a href="../api/errors/{code}.json">This entry as JSON</a>']
     page += [
@@ -214,7 +218,7 @@ def error_list(entries, folder):
     """All refusals as a list of links, for a page that stands beside `folder`."""
     lines = [
         f'<li><a href="{folder}{entry["code"]}.html"><span class="code">{entry["code"]}</span> '
-        f'<span class="message">{html.escape(entry["message"])}</span></a></li>'
+        f'<span class="message">{html.escape(entry["message"])}</span> <span class="name">{entry["name"]}</span></a></li>'
         for entry in entries
     ]
     return '<ul class="error-list">\n' + "\n".join(lines) + "\n</ul>\n"
