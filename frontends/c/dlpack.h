@@ -5,6 +5,8 @@
 
 #include <ropepool/tensor.h>
 
+#include "core/dtype.h"
+
 namespace ropepool {
 
 inline DType from_dlpack(DLDataType type) {
@@ -32,9 +34,7 @@ inline DType from_dlpack(DLDataType type) {
   for (const Row& row : kRows) {
     if (type.lanes == 1 && row.code == type.code && row.bits == type.bits) return row.dtype;
   }
-  // Different types stay different.
-  return static_cast<DType>(static_cast<std::uint32_t>(DType::other) +
-                            ((std::uint32_t{type.code} << 8 | type.bits) << 8 | (type.lanes & 0xFFu)));
+  return other_dtype(type.code, type.bits, type.lanes & 0xFFu);
 }
 
 inline Device from_dlpack(DLDevice device) {

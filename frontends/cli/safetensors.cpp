@@ -11,21 +11,37 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/dtype.h"
+
 namespace ropepool::safetensors {
 namespace {
 
 // The reference implementation's limit.
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
-constexpr DType unnamed(std::uint32_t n) { return static_cast<DType>(static_cast<std::uint32_t>(DType::other) + n); }
-
 constexpr DTypeName kDTypes[] = {
-    {"BOOL", 8, DType::boolean}, {"U8", 8, DType::u8},           {"I8", 8, DType::i8},           {"U16", 16, DType::u16},
-    {"I16", 16, DType::i16},     {"F16", 16, DType::f16},        {"BF16", 16, DType::bf16},      {"U32", 32, DType::u32},
-    {"I32", 32, DType::i32},     {"F32", 32, DType::f32},        {"U64", 64, DType::u64},        {"I64", 64, DType::i64},
-    {"F64", 64, DType::f64},     {"C64", 64, DType::complex64},  {"F8_E5M2", 8, unnamed(1)},     {"F8_E4M3", 8, unnamed(2)},
-    {"F8_E8M0", 8, unnamed(3)},  {"F8_E4M3FNUZ", 8, unnamed(4)}, {"F8_E5M2FNUZ", 8, unnamed(5)}, {"F6_E2M3", 6, unnamed(6)},
-    {"F6_E3M2", 6, unnamed(7)},  {"F4", 4, unnamed(8)},
+    {"BOOL", 8, DType::boolean},
+    {"U8", 8, DType::u8},
+    {"I8", 8, DType::i8},
+    {"U16", 16, DType::u16},
+    {"I16", 16, DType::i16},
+    {"F16", 16, DType::f16},
+    {"BF16", 16, DType::bf16},
+    {"U32", 32, DType::u32},
+    {"I32", 32, DType::i32},
+    {"F32", 32, DType::f32},
+    {"U64", 64, DType::u64},
+    {"I64", 64, DType::i64},
+    {"F64", 64, DType::f64},
+    {"C64", 64, DType::complex64},
+    {"F8_E5M2", 8, other_dtype(12, 8)},
+    {"F8_E4M3", 8, other_dtype(10, 8)},
+    {"F8_E8M0", 8, other_dtype(14, 8)},
+    {"F8_E4M3FNUZ", 8, other_dtype(11, 8)},
+    {"F8_E5M2FNUZ", 8, other_dtype(13, 8)},
+    {"F6_E2M3", 6, other_dtype(15, 6)},
+    {"F6_E3M2", 6, other_dtype(16, 6)},
+    {"F4", 4, other_dtype(17, 4)},
 };
 
 [[noreturn]] void malformed(std::string message) { throw Malformed(std::move(message)); }

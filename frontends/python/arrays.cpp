@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../c/dlpack.h"
+#include "core/dtype.h"
 #include "errors.h"
 
 namespace ropepool::python {
@@ -251,6 +252,10 @@ DType ArrayReader::numpy_dtype(nb::handle array, char kind, int item_size, bool 
   const DType found = swapped ? swapped_dtype(native) : native;
   if (found != DType::other) return found;
   if (!dtype.is_valid()) dtype = checked(PyObject_GetAttr(array.ptr(), globals->dtype.ptr()));
+  const nb::str name = nb::str(dtype.attr("name"));
+  for (const OtherDTypeRow& row : kOtherDTypes) {
+    if (row.name == name.c_str()) return row.dtype;
+  }
   auto seen = std::find_if(other_dtypes_.begin(), other_dtypes_.end(), [&](nb::handle other) { return dtype.equal(other); });
   const auto index = static_cast<std::uint32_t>(seen - other_dtypes_.begin());
   if (seen == other_dtypes_.end()) other_dtypes_.push_back(dtype);

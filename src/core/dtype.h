@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <string_view>
 
@@ -51,6 +52,32 @@ static_assert([] {
 constexpr const DTypeRow* row_of(DType dtype) {
   const auto n = static_cast<std::size_t>(dtype);
   return n < std::size(kDTypes) ? &kDTypes[n] : nullptr;
+}
+
+// Types without a value of their own, as DLPack numbers them: different ones stay different, and a refusal can name them.
+constexpr DType other_dtype(std::uint32_t code, std::uint32_t bits, std::uint32_t lanes = 1) {
+  return static_cast<DType>(static_cast<std::uint32_t>(DType::other) + ((code << 8 | bits) << 8 | lanes));
+}
+
+struct OtherDTypeRow {
+  DType dtype;
+  std::string_view name;  // NumPy's, by ml_dtypes
+};
+
+inline constexpr OtherDTypeRow kOtherDTypes[] = {
+    {other_dtype(7, 8), "float8_e3m4"},      {other_dtype(8, 8), "float8_e4m3"},      {other_dtype(9, 8), "float8_e4m3b11fnuz"},
+    {other_dtype(10, 8), "float8_e4m3fn"},   {other_dtype(11, 8), "float8_e4m3fnuz"}, {other_dtype(12, 8), "float8_e5m2"},
+    {other_dtype(13, 8), "float8_e5m2fnuz"}, {other_dtype(14, 8), "float8_e8m0fnu"},  {other_dtype(15, 6), "float6_e2m3fn"},
+    {other_dtype(16, 6), "float6_e3m2fn"},   {other_dtype(17, 4), "float4_e2m1fn"},
+};
+
+// "" where it has none.
+constexpr std::string_view name_of(DType dtype) {
+  if (const DTypeRow* row = row_of(dtype)) return row->name;
+  for (const OtherDTypeRow& row : kOtherDTypes) {
+    if (row.dtype == dtype) return row.name;
+  }
+  return "";
 }
 
 constexpr bool is_data_type(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }

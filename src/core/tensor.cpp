@@ -12,8 +12,8 @@ std::int64_t item_size(DType dtype) {
 }
 
 std::string to_string(DType dtype) {
-  const DTypeRow* row = row_of(dtype);
-  return row == nullptr ? "another type" : std::string(row->name);
+  const std::string_view name = name_of(dtype);
+  return std::string(name.empty() ? "an unsupported type" : name);
 }
 
 std::string to_string(const Dims& dims) {

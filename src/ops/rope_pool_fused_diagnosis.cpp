@@ -590,7 +590,7 @@ Diagnosis odd_dtype(const char* name, DType dtype) {
   }
   if (is_quantised(dtype)) {
     return {format("{} is quantised ({}): this op stores K and V in the model's dtype", name,
-                   dtype >= DType::other ? "perhaps float8" : to_string(dtype)),
+                   name_of(dtype).empty() ? "perhaps float8" : name_of(dtype)),
             "keep these in float32, float16 or bfloat16"};
   }
   return {};

@@ -126,10 +126,14 @@ TEST(CApi, DTypes) {
                                    {{6, 8, 1}, "bool"},
                                    {{kDLComplex, 64, 1}, "complex64"},
                                    {{kDLComplex, 128, 1}, "complex128"},
-                                   {{kDLFloat, 32, 4}, "another type"},
-                                   {{kDLFloat, 8, 1}, "another type"},
-                                   {{kDLOpaqueHandle, 64, 1}, "another type"},
-                                   {{255, 255, 65535}, "another type"}}) {
+                                   {{10, 8, 1}, "float8_e4m3fn"},
+                                   {{12, 8, 1}, "float8_e5m2"},
+                                   {{17, 4, 1}, "float4_e2m1fn"},
+                                   {{17, 4, 2}, "an unsupported type"},
+                                   {{kDLFloat, 32, 4}, "an unsupported type"},
+                                   {{kDLFloat, 8, 1}, "an unsupported type"},
+                                   {{kDLOpaqueHandle, 64, 1}, "an unsupported type"},
+                                   {{255, 255, 65535}, "an unsupported type"}}) {
     const auto [number, message] = with_all(type);
     EXPECT_EQ(number, 12) << name;
     EXPECT_TRUE(message.starts_with(std::string("q must be float32, float16 or bfloat16, got ") + name + "\n")) << message;

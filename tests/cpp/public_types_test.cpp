@@ -19,9 +19,9 @@ TEST(DTypes, EachHasANameOfItsOwn) {
   for (const DType dtype : kTypes) EXPECT_TRUE(names.insert(to_string(dtype)).second) << to_string(dtype);
   EXPECT_EQ(to_string(DType::bf16), "bfloat16");
   EXPECT_EQ(to_string(DType::f32_swapped), "float32 (byte-swapped)");
-  EXPECT_EQ(to_string(DType::other), "another type");
-  EXPECT_EQ(to_string(static_cast<DType>(0xFFFFFFFF)), "another type");
-  EXPECT_EQ(to_string(static_cast<DType>(23)), "another type");
+  EXPECT_EQ(to_string(DType::other), "an unsupported type");
+  EXPECT_EQ(to_string(static_cast<DType>(0xFFFFFFFF)), "an unsupported type");
+  EXPECT_EQ(to_string(static_cast<DType>(23)), "an unsupported type");
 }
 
 TEST(DTypes, Sizes) {

@@ -251,6 +251,16 @@ def test_refused_dtypes(dtype):
 
 
 def test_dtypes_without_a_name_are_told_apart():
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "complex64", "complex128"])
+def test_refused_dtypes_are_named(name):
+    call = arguments()
+    dtype = getattr(ml_dtypes, name, None) or np.dtype(name)
+    error = refusal(**call | {pool: np.zeros(call[pool].shape, dtype) for pool in ("k_pool", "v_pool")})
+    assert (error.code, error.actual) == ("RP011", name)
+    error = refusal(**call | {"slots": np.zeros(4, object)})
+    assert (error.code, error.actual) == ("RP013", "an unsupported type")
+
+
     call = arguments()
 
     def dtypes_of(q, k, v):
