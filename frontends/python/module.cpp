@@ -78,11 +78,12 @@ NB_MODULE(_ext, module) {
   module.def(
       "set_num_threads",
       [](int num_threads) {
-        if (auto done = set_num_threads(num_threads); !done) raise(done.error());
+        const auto done = set_num_threads(num_threads);
+        if (!done) throw nb::value_error(done.error().message().c_str());
       },
       nb::arg("num_threads"),
       "Let calls use at most so many threads, the caller's included; 1 starts none. Safe from any thread, also while calls "
-      "run.\n\n"
+      "run. Raises ValueError where it is not from 1 to 1024.\n\n"
       "At the start it is what ROPEPOOL_NUM_THREADS says, or the physical cores that this process may run on.");
   module.def("get_num_threads", &get_num_threads, "How many threads a call may use, the caller's included.");
 

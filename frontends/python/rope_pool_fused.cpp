@@ -114,6 +114,12 @@ constexpr double kNotGiven = std::numeric_limits<double>::quiet_NaN();
 double to_double(nb::handle value, const char* argument) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number != -1.0 || !PyErr_Occurred()) return number;
+  if (PyErr_ExceptionMatches(PyExc_OverflowError) && PyLong_Check(value.ptr())) {
+    PyErr_Clear();
+    int sign = 0;  // beyond every double, so infinite: the contract says what it thinks of that
+    PyLong_AsLongLongAndOverflow(value.ptr(), &sign);
+    return sign * std::numeric_limits<double>::infinity();
+  }
   if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
   PyErr_Clear();
   raise_type_error("%s must be a real number, not %U", argument, nb::inst_name(value).ptr());

@@ -743,8 +743,15 @@ def test_rope_base():
     for value in ("10000", [1e4], 1j, b"1"):
         with pytest.raises(TypeError, match=r"^rope_base must be a real number, not "):
             check(**arguments(rope_base=value))
-    with pytest.raises(OverflowError):
-        check(**arguments(rope_base=10**400))
+    for value, shown in ((10**400, "inf"), (-(10**400), "-inf")):  # beyond every double
+        error = refusal(**arguments(rope_base=value))
+        assert (error.code, error.actual) == ("RP015", shown)
+
+
+def test_set_num_threads(num_threads):
+    for value in (0, -1, 1025):
+        with pytest.raises(ValueError, match=f"the number of threads must be from 1 to 1024, got {value}"):
+            num_threads(value)
 
 
 def test_rope_and_angles_types():
