@@ -213,6 +213,17 @@ TEST(CApi, ShapesOfAnyRank) {
   }
   call.q.tensor.ndim = -1;
   EXPECT_EQ(call.run(), 1);
+
+  // Of more than eight lengths the first eight are told.
+  OpCase d = valid_case();
+  CCall other(d.args);
+  other.q_out.tensor.shape = other.q_out.tensor.strides = many.data();
+  for (const auto& [ndim, shown] :
+       {std::pair{8, "got (1, 1, 1, 1, 1, 1, 1, 1)\n"}, {9, "got (1, 1, 1, 1, 1, 1, 1, 1, ...)\n"}}) {
+    other.q_out.tensor.ndim = ndim;
+    EXPECT_EQ(other.run(), 17) << ndim;
+    EXPECT_NE(std::string(ropepool_last_error_message()).find(shown), std::string::npos) << ropepool_last_error_message();
+  }
 }
 
 TEST(CApi, OptionsOfAnUnknownSize) {

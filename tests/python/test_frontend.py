@@ -28,6 +28,7 @@ from ropepool import ContractError, check, rope_pool_fused
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 INDICES = [np.int32, np.int64]
+ARRAY_NAMES = ("q", "k", "v", "positions", "slots", "k_pool", "v_pool")
 HEAD_DIM, NUM_QO_HEADS, NUM_KV_HEADS, NUM_SLOTS = 64, 8, 2, 16
 
 
@@ -250,7 +251,6 @@ def test_refused_dtypes(dtype):
     assert codes(**call | {"slots": np.zeros(4, dtype)}) == ["RP013"]
 
 
-def test_dtypes_without_a_name_are_told_apart():
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "complex64", "complex128"])
 def test_refused_dtypes_are_named(name):
     call = arguments()
@@ -261,6 +261,7 @@ def test_refused_dtypes_are_named(name):
     assert (error.code, error.actual) == ("RP013", "an unsupported type")
 
 
+def test_dtypes_without_a_name_are_told_apart():
     call = arguments()
 
     def dtypes_of(q, k, v):
@@ -311,6 +312,18 @@ def test_any_number_of_axes(rank):
     assert "RP002" in codes(**call | {"slots": np.zeros((1,) * rank, np.int64)}) or rank == 1
     assert "RP003" in codes(**call | {"v_pool": array})
     assert refusal(**call | {"q": array, "k": array, "v": array}).code == "RP001"
+
+
+@pytest.mark.parametrize("rank", [8, 9, 32])
+@pytest.mark.parametrize("name", [*ARRAY_NAMES, "q_out", "k_out"])
+def test_more_axes_than_are_judged(name, rank):
+    """The first eight lengths are told, and that there are more."""
+    call = arguments()
+    lengths = (*range(2, 10), *(1 for _ in range(rank - 8)))
+    error = refusal(**call | {name: np.zeros(lengths, call.get(name, call["q"]).dtype)})
+    rule = {"q": 1, "k": 1, "v": 1, "positions": 2, "slots": 2, "k_pool": 3, "v_pool": 3, "q_out": 17, "k_out": 17}[name]
+    assert error.code == f"RP{rule:03}"
+    assert f"(2, 3, 4, 5, 6, 7, 8, 9{', ...' if rank > 8 else ''})" in error.actual
 
 
 def test_subclasses():
@@ -422,9 +435,6 @@ class Exporter:
 
     def take_back(self, _):
         self.returned += 1
-
-
-ARRAY_NAMES = ("q", "k", "v", "positions", "slots", "k_pool", "v_pool")
 
 
 @pytest.mark.parametrize("versioned", [True, False])
