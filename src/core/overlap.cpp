@@ -38,8 +38,8 @@ std::optional<Lattice> lattice_of(const Tensor& tensor) {
   Lattice lattice{reinterpret_cast<std::uint64_t>(tensor.data), static_cast<std::uint64_t>(item_size(tensor.dtype)), {}, 0};
   for (int i = 0; i < tensor.rank(); ++i) {
     const std::int64_t steps = tensor.shape[i] - 1;
+    if (steps == 0 || tensor.strides[i] == 0) continue;
     const std::int64_t stride = tensor.strides[i] * static_cast<std::int64_t>(lattice.item_size);
-    if (steps == 0 || stride == 0) continue;
     if (stride < 0) lattice.base += static_cast<std::uint64_t>(stride * steps);
     const auto forward = static_cast<std::uint64_t>(stride);  // its negation has a value for the least stride too
     lattice.axes[static_cast<std::size_t>(lattice.rank++)] = {stride < 0 ? -forward : forward,

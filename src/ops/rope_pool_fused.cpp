@@ -439,8 +439,10 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) 
 namespace {
 
 HeadRows rows_of(const Tensor& tensor) {
-  const std::int64_t item = item_size(tensor.dtype);
-  return {static_cast<std::byte*>(tensor.data), tensor.strides[0] * item, tensor.strides[1] * item};
+  const auto step = [&](int axis) {  // an axis of one may have any stride, a product with which could overflow
+    return tensor.shape[axis] > 1 ? tensor.strides[axis] * item_size(tensor.dtype) : 0;
+  };
+  return {static_cast<std::byte*>(tensor.data), step(0), step(1)};
 }
 
 // Bytes a call must move before a second thread pays: waking one costs some 10 us, in which a core moves about this much.
