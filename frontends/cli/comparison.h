@@ -33,7 +33,8 @@ struct Tolerance {
 // What a right result may be off by, relative to its pair's length. float16 and bfloat16: four half units in the last place,
 // one for our single rounding and three for a reference that computes in that type and rounds cos and sin, their products and
 // the sum, as transformers does. float32: 1e-6, for both sides three roundings and the angle's 2e-7. Where angles are float32
-// two right computations may also take inverse frequencies that are one unit apart, which the largest position multiplies.
+// the largest position multiplies how far apart inverse frequencies may be: float32 powers as those of torch are off by up to
+// two units in the last place, and below 1 a unit is at most 2^-24.
 Tolerance rotated_tolerance(DType dtype, bool float32_angles, double largest_position);
 
 // Compares two row-major tensors; of lanes [..., i] the partner in the rotation is lane i + length / 2. NaN equals NaN.

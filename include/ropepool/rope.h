@@ -7,8 +7,8 @@ namespace ropepool {
 enum class Angles {
   // position * frequency as in real arithmetic, then cos and sin; off by at most 2e-7 at any position (for rope_base >= 2^-32).
   exact,
-  // As Hugging Face transformers does: the inverse frequency in float32 times the position in float32, then cos and sin of
-  // that product. Differs from the true angle by 5e-4 at position 4,000 and by 6e-2 at 1,000,000 (head_dim 128, base 1e4).
+  // As Hugging Face transformers does, but for its float32 power, which may be 2 ulp off this one: inverse frequency times
+  // position, in float32. Differs from the true angle by 5e-4 at position 4,000, 6e-2 at 1,000,000 (head_dim 128, base 1e4).
   float32,
 };
 

@@ -312,7 +312,7 @@ def test_denormals_are_kept(dtype):
 @pytest.mark.parametrize("base", [1e4, 10000.5, 5e5, 1e6, 1e7])
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
 def test_float32_angles(head_dim, base):
-    """One inverse frequency for each pair, within one unit in the last place of Hugging Face's, serves all positions."""
+    """One inverse frequency for each pair, within one unit in the last place of Hugging Face's steps, serves all positions."""
     values = rotated_units(POSITIONS, base, head_dim, "float32")
     errors = []
     for expected in oracle.cos_sin_candidates(POSITIONS, base, head_dim, "float32"):
