@@ -571,7 +571,10 @@ Diagnosis v_pool_shape(const Args& a) {
 // ---- RP010 to RP013: dtypes
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::u8 || dtype >= DType::other; }
+// Of the types beyond those with values of their own, only float8 and its like have names; of any other nothing is known.
+bool is_quantised(DType dtype) {
+  return dtype == DType::i8 || dtype == DType::u8 || (dtype >= DType::other && !name_of(dtype).empty());
+}
 bool is_swapped(DType dtype) { return dtype >= DType::f32_swapped && dtype <= DType::i64_swapped; }
 
 // What a single array's dtype says by itself, whatever the others have.
@@ -589,8 +592,7 @@ Diagnosis odd_dtype(const char* name, DType dtype) {
             format("{0} = {0}.astype({0}.dtype.newbyteorder('='))", name)};
   }
   if (is_quantised(dtype)) {
-    return {format("{} is quantised ({}): this op stores K and V in the model's dtype", name,
-                   name_of(dtype).empty() ? "perhaps float8" : name_of(dtype)),
+    return {format("{} is quantised ({}): this op stores K and V in the model's dtype", name, name_of(dtype)),
             "keep these in float32, float16 or bfloat16"};
   }
   return {};
@@ -774,7 +776,7 @@ Diagnosis layout(const Args& a) {
     if (stride == 0) return {format("{} is one value broadcast over its last axis", name), copy};
     if (stride == -1) return {format("{} is reversed along its last axis", name), copy};
     if (last == 0) {
-      return {format("{0} takes every {1}th element: it is a column of a [tokens, {1}] table, or was sliced [::{1}]", name,
+      return {format("{0} takes one element in {1}: it is a column of a [tokens, {1}] table, or was sliced [::{1}]", name,
                      std::abs(stride)),
               copy};
     }
@@ -783,7 +785,7 @@ Diagnosis layout(const Args& a) {
         return {format("{} is transposed: its axis {} is the contiguous one, not the last", name, axis), copy};
       }
     }
-    return {format("{0} takes every {1}th lane: it was sliced [..., ::{1}], or is one part of interleaved values", name,
+    return {format("{0} takes one lane in {1}: it was sliced [..., ::{1}], or is one part of interleaved values", name,
                    std::abs(stride)),
             copy};
   }

@@ -615,12 +615,12 @@ def q_stored_lanes_first(m):
     return {"q": np.ones((m.tokens, m.d, m.hq), m.dtype).swapaxes(1, 2)}
 
 
-@kind("RP016", "k takes every 2th lane|k takes every")
+@kind("RP016", "k takes one lane in 2")
 def k_every_second_lane(m):
     return {"k": np.ones((m.tokens, m.hk, 2 * m.d), m.dtype)[..., ::2]}
 
 
-@kind("RP016", "slots takes every 5th", "column")
+@kind("RP016", "slots takes one element in 5", "column")
 def slots_are_a_column_of_a_table(m):
     return {"slots": np.zeros((m.tokens, 5), np.int32)[:, 0]}
 

@@ -83,6 +83,13 @@ def test_right_calls_are_not_refused():
         assert ropepool.check(**model.call()) == []
 
 
+@pytest.mark.parametrize("dtype", [object, "U1", "V4", "datetime64[s]", "complex64", np.longdouble, [("lane", "f4")]], ids=str)
+def test_types_of_which_nothing_is_known_are_not_called_quantised(dtype):
+    model = mistakes.MODELS[0]
+    q = np.empty((model.tokens, model.hq, model.d), dtype)
+    assert "quantised" not in refusal_of(model.call(q=q)).cause
+
+
 def test_shapes_without_sense_get_no_certain_cause():
     """Lengths that have nothing to do with the call's: no mistake of ours fits."""
     random = np.random.default_rng(5)
