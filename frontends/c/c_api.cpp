@@ -12,6 +12,7 @@
 #include <ropepool/runtime.h>
 
 #include "core/executor.h"
+#include "core/of_this_thread.h"
 #include "dlpack.h"
 
 namespace {
@@ -19,13 +20,16 @@ namespace {
 using ropepool::Error;
 using ropepool::Result;
 
-std::string& last_message() {
-  thread_local std::string message;
-  return message;
-}
+// Of the calling thread.
+struct LastMessage {
+  std::string text;
+};
+struct LastExplanation {
+  std::string text;
+};
 
 int fail(int number, std::string message) {
-  last_message() = std::move(message);
+  ropepool::of_this_thread<LastMessage>().text = std::move(message);
   return number;
 }
 
@@ -109,10 +113,10 @@ int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, const DLTenso
   return ropepool_rope_pool_fused_with(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, &options);
 }
 
-const char* ropepool_last_error_message(void) { return last_message().c_str(); }
+const char* ropepool_last_error_message(void) { return ropepool::of_this_thread<LastMessage>().text.c_str(); }
 
 const char* ropepool_explain(const char* what) try {
-  thread_local std::string text;
+  std::string& text = ropepool::of_this_thread<LastExplanation>().text;
   if (what == nullptr) return nullptr;
   const auto refusal = ropepool::find_refusal(what);
   if (!refusal) return nullptr;

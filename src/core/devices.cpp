@@ -53,7 +53,7 @@ std::vector<std::string> compiled_simd_targets() { return names_of(compiled_targ
 std::vector<std::string> simd_targets() { return names_of(usable_targets()); }
 
 const Result<Kernels>& cpu_kernels() {
-  static const Result<Kernels> chosen = choose_kernels();
+  static const auto& chosen = *new Result<Kernels>(choose_kernels());  // never destroyed, for calls as late as any
   return chosen;
 }
 

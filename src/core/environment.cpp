@@ -46,7 +46,7 @@ Environment read_environment() {
 }  // namespace
 
 const Environment& environment() {
-  static const Environment instance = read_environment();
+  static const Environment& instance = *new Environment(read_environment());  // never destroyed, for calls as late as any
   return instance;
 }
 

@@ -11,6 +11,7 @@
 #endif
 
 #include "core/double_double.h"
+#include "core/of_this_thread.h"
 
 namespace ropepool {
 namespace {
@@ -71,7 +72,7 @@ Cache& cache() {
 
 std::shared_ptr<const Frequencies> frequencies_of(std::int64_t head_dim, double base) {
   const auto bits = std::bit_cast<std::uint64_t>(base);
-  thread_local Entry last{};
+  auto& last = of_this_thread<Entry>();
   if (last.frequencies && last.is(head_dim, bits)) return last.frequencies;
   {
     const std::lock_guard lock(cache().mutex);

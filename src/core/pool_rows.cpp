@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/index_array.h"
+#include "core/of_this_thread.h"
 
 namespace ropepool {
 
@@ -12,8 +13,6 @@ struct PoolRows::Scratch {
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> table;  // open addressing by slot; -1 is free
 };
-
-thread_local std::unique_ptr<PoolRows::Scratch> PoolRows::kept_;
 
 namespace {
 
@@ -45,7 +44,8 @@ void drop_overwritten(std::int64_t* rows, std::int64_t num_tokens, std::vector<s
 
 }  // namespace
 
-PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots) : scratch_(std::move(kept_)) {
+PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots)
+    : scratch_(std::move(of_this_thread<std::unique_ptr<Scratch>>())) {
   if (!scratch_) scratch_ = std::make_unique<Scratch>();
   const std::int64_t num_tokens = slots.shape[0];
   if (scratch_->rows.size() < static_cast<std::size_t>(num_tokens)) scratch_->rows.resize(static_cast<std::size_t>(num_tokens));
@@ -69,6 +69,6 @@ PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots) : scratch_(std::
   }
 }
 
-PoolRows::~PoolRows() { kept_ = std::move(scratch_); }
+PoolRows::~PoolRows() { of_this_thread<std::unique_ptr<Scratch>>() = std::move(scratch_); }
 
 }  // namespace ropepool

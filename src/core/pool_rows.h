@@ -23,7 +23,6 @@ class PoolRows {
 
  private:
   struct Scratch;
-  static thread_local std::unique_ptr<Scratch> kept_;
   std::unique_ptr<Scratch> scratch_;
   std::int64_t* rows_;
 };

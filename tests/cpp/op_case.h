@@ -177,9 +177,9 @@ class Memory {
   static constexpr std::size_t kPatternBytes = 65521;
   // Without a period that a stride could have; as an index it is negative.
   static const Bytes& pattern() {
-    static const Bytes bytes = [] {
-      Bytes made(kPatternBytes);
-      for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>((i * 37 + i / 251) | 0x81);
+    static const Bytes& bytes = *[] {  // never destroyed, for calls in exit handlers
+      auto* made = new Bytes(kPatternBytes);
+      for (std::size_t i = 0; i < made->size(); ++i) (*made)[i] = static_cast<std::byte>((i * 37 + i / 251) | 0x81);
       return made;
     }();
     return bytes;
