@@ -925,6 +925,15 @@ def test_fork(num_threads):
     assert bits(rope_pool_fused(**large_arguments())[0]) == expected
 
 
+@pytest.fixture
+def interruptible():
+    """Even where a shell started the tests in the background, with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("width", [1, 2])
 def test_interrupt(num_threads, width):
     num_threads(width)
