@@ -11,8 +11,9 @@
   const isWord = (character) => /[A-Za-z0-9_]/.test(character);
   const byNumber = (number) => entries[number - 1];
 
+  // With all three digits: logs have many an rp1 that is none of ours.
   function firstCode(text) {
-    for (const [, , digits] of text.matchAll(/(^|[^a-z0-9_])rp[- ]?(\d{1,4})(?![a-z0-9_])/g)) {
+    for (const [, , digits] of text.matchAll(/(^|[^a-z0-9_-])rp-?(\d{3})(?![a-z0-9_])/g)) {
       if (byNumber(Number(digits))) return byNumber(Number(digits));
     }
     return null;
@@ -43,7 +44,8 @@
   function findByText(text) {
     const words = lower(bytes(text).replace(/\x1b\[[0-9;]*([^0-9;]|$)/g, ""));
     const trimmed = trim(words);
-    if (/^\d{1,4}$/.test(trimmed)) return byNumber(Number(trimmed)) ? [byNumber(Number(trimmed))] : [];
+    const [, bare] = /^(?:rp[- ]?)?(\d{1,4})$/.exec(trimmed) || [];
+    if (bare) return byNumber(Number(bare)) ? [byNumber(Number(bare))] : [];
     const named = entries.find((entry) => entry.name === trimmed);
     const code = firstCode(words);
     const holding = (kind) => entries.filter((entry) => entry[kind].some((message) => holdsMessage(words, message)));

@@ -29,7 +29,7 @@ ROPEPOOL_API std::span<const CatalogEntry> catalog();
 // empty line and a `failing` or `mended` are a whole script.
 ROPEPOOL_API std::string_view example_setup();
 ROPEPOOL_API const CatalogEntry& catalog_entry(Refusal refusal);
-// The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a code or a message, with
+// The entry that `text` speaks of: a code ("RP006", "rp6", "6"), a name, or any text that holds a whole code or a message, with
 // whatever shapes in it; also the message of another library that stumbled over the same mistake. nullopt where none fits.
 ROPEPOOL_API std::optional<Refusal> find_refusal(std::string_view text);
 

@@ -28,20 +28,28 @@ std::string lower(std::string_view text) {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The number of the first code in `text`, such as RP006, rp6 or RP-006; 0 where there is none.
-int first_code(const std::string& text) {
-  for (std::size_t at = text.find("rp"); at != std::string::npos; at = text.find("rp", at + 1)) {
-    if (at > 0 && is_word(text[at - 1])) continue;
-    std::size_t digit = at + 2;
-    if (digit < text.size() && (text[digit] == '-' || text[digit] == ' ')) ++digit;
-    int number = 0;
-    std::size_t end = digit;
-    for (; end < text.size() && end < digit + 4 && std::isdigit(static_cast<unsigned char>(text[end])); ++end) {
-      number = number * 10 + (text[end] - '0');
-    }
-    if (end > digit && (end == text.size() || !is_word(text[end])) && number >= 1 && number <= kNumRefusals) return number;
+bool is_number(std::string_view text) {
+  return !text.empty() && text.size() <= 4 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+std::optional<Refusal> refusal_of(std::string_view number) {
+  const int n = std::stoi(std::string(number));
+  if (n < 1 || n > kNumRefusals) return std::nullopt;
+  return static_cast<Refusal>(n);
+}
+
+// The first code in `text`, with all three digits as in RP006 or RP-006: logs have many an rp1 that is none of ours.
+std::optional<Refusal> first_code(std::string_view text) {
+  for (std::size_t at = text.find("rp"); at != std::string_view::npos; at = text.find("rp", at + 1)) {
+    if (at > 0 && (is_word(text[at - 1]) || text[at - 1] == '-')) continue;
+    std::string_view rest = text.substr(at + 2);
+    if (rest.starts_with('-')) rest.remove_prefix(1);
+    const std::string_view digits = rest.substr(0, 3);
+    if (digits.size() < 3 || !is_number(digits) || (rest.size() > 3 && is_word(rest[3]))) continue;
+    if (const auto refusal = refusal_of(digits)) return refusal;
   }
-  return 0;
+  return std::nullopt;
 }
 
 // No message goes on for longer; in a log of one long line the search for its end would take a time that grows with its square.
@@ -105,13 +113,13 @@ std::optional<Refusal> find_refusal(std::string_view text) {
   std::string_view trimmed = words;
   while (!trimmed.empty() && std::isspace(static_cast<unsigned char>(trimmed.front()))) trimmed.remove_prefix(1);
   while (!trimmed.empty() && std::isspace(static_cast<unsigned char>(trimmed.back()))) trimmed.remove_suffix(1);
-  if (!trimmed.empty() && trimmed.size() <= 4 &&
-      std::all_of(trimmed.begin(), trimmed.end(), [](unsigned char c) { return std::isdigit(c); })) {
-    const int number = std::stoi(std::string(trimmed));
-    if (number >= 1 && number <= kNumRefusals) return static_cast<Refusal>(number);
-    return std::nullopt;
+  std::string_view bare = trimmed;
+  if (bare.starts_with("rp")) {
+    bare.remove_prefix(2);
+    if (bare.starts_with('-') || bare.starts_with(' ')) bare.remove_prefix(1);
   }
-  if (const int number = first_code(words)) return static_cast<Refusal>(number);
+  if (is_number(bare)) return refusal_of(bare);
+  if (const auto refusal = first_code(words)) return refusal;
 
   const CatalogEntry* best = nullptr;
   for (const CatalogEntry& entry : kCatalog) {

@@ -121,6 +121,14 @@ TEST(FindRefusal, ByAnySpellingOfACode) {
     }
   }
   EXPECT_EQ(found("V-Shape-Mismatch"), 6);
+  EXPECT_EQ(found("rp 6"), 6);
+}
+
+TEST(FindRefusal, InOtherTextOnlyByACodeWithAllItsDigits) {
+  EXPECT_EQ(found("see RP-006 and RP007"), 6);
+  EXPECT_EQ(found("RP999, then rp007"), 7);
+  EXPECT_EQ(found("pinctrl-rp001: ok, rp 3, rp002"), 2);
+  EXPECT_EQ(found("pinctrl-rp1 1f000d0000.gpio: ok\nValueError: v shape must match k shape, got (4, 10, 64) vs (4, 2, 64)"), 6);
 }
 
 // What {expected} says in a real refusal.
@@ -207,6 +215,14 @@ TEST(FindRefusal, FindsNothingInUnrelatedText) {
            "GRP006",
            "RP_006",
            "RP2040",
+           "bla rp 3 bla",
+           "bla rp3",
+           "see rp-03",
+           "[RP6]",
+           "-RP006",
+           "pinctrl-rp001 1f000d0000.gpio: ok",
+           "RP 006 of 7",
+           "RP-0066 a",
            "RPM 6000",
            "CUDA out of memory. Tried to allocate 2.00 GiB",
            "RuntimeError: The size of tensor a (10) must match the size of tensor b (2) at non-singleton dimension 1",
