@@ -328,8 +328,11 @@ Check overlap(const Args& a, Outputs) {
   const auto place = [](const Named& array) {
     return Placed{array, readable(*array.tensor) ? byte_range(*array.tensor) : ByteRange{}};
   };
-  const auto share = [](const Placed& x, const Placed& y) {
-    return intersect(x.bytes, y.bytes) && may_overlap(*x.array.tensor, *y.array.tensor);
+  const auto meet = [](const Placed& x, const Placed& y) {  // addresses of two devices have nothing to do with each other
+    return intersect(x.bytes, y.bytes) && x.array.tensor->device == y.array.tensor->device;
+  };
+  const auto share = [&](const Placed& x, const Placed& y) {
+    return meet(x, y) && may_overlap(*x.array.tensor, *y.array.tensor);
   };
   std::array<Placed, 4> written;
   std::array<Placed, 5> inputs;
@@ -344,7 +347,7 @@ Check overlap(const Args& a, Outputs) {
     for (const Placed& input : inputs) {
       const bool in_place = (out.array.tensor == &a.q_out && input.array.tensor == &a.q) ||
                             (out.array.tensor == &a.k_out && input.array.tensor == &a.k);
-      if (in_place && same_view(*out.array.tensor, *input.array.tensor)) continue;
+      if (in_place && meet(out, input) && same_view(*out.array.tensor, *input.array.tensor)) continue;
       if (share(out, input)) return shared(out.array.name, input.array.name);
     }
   }

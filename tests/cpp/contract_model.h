@@ -142,11 +142,12 @@ class ContractModel {
       if (!decidable(*w)) continue;
       if (shares_bytes_with_itself(*w)) return true;
       for (const Tensor* other : written()) {
-        if (other != w && decidable(*other) && share_bytes(*w, *other)) return true;
+        if (other != w && decidable(*other) && w->device == other->device && share_bytes(*w, *other)) return true;
       }
       for (const Tensor* input : inputs()) {
         const bool in_place = (w == &a.q_out && input == &a.q) || (w == &a.k_out && input == &a.k);
-        if (decidable(*input) && !(in_place && same_array(*w, *input)) && share_bytes(*w, *input)) return true;
+        if (!decidable(*input) || w->device != input->device) continue;
+        if (!(in_place && same_array(*w, *input)) && share_bytes(*w, *input)) return true;
       }
     }
     return false;

@@ -36,6 +36,7 @@ const std::vector<Mutation>& mutations() {
     add(1, "v has no axis", kQkv3d, [](OpCase& c) { c.args.v = shaped(c.args.v, {}); });
     add(1, "q has no axis", kQkv3d, [](OpCase& c) { c.args.q = shaped(c.args.q, {}); });
     add(1, "q has 10 axes", kQkv3d, [ten_axes](OpCase& c) { c.args.q = shaped(c.args.q, ten_axes); });
+    add(1, "q has 10 axes, in place", kQkv3d, [ten_axes](OpCase& c) { c.args.q = c.args.q_out = shaped(c.args.q, ten_axes); });
     add(1, "q is not given", kQkv3d, [](OpCase& c) { c.args.q = {}; });
 
     constexpr const char* kIndices1d = "rope_pool_fused expects positions/slots to be 1-D";
@@ -182,6 +183,10 @@ const std::vector<Mutation>& mutations() {
       for (Tensor* t : all_arrays(c.args)) t->device = {DeviceType::cuda, 0};
     });
     add(18, "slots is on cuda:0", "", [](OpCase& c) { c.args.slots.device = {DeviceType::cuda, 0}; });
+    add(18, "k_out is on cuda:0, where v has its address", "", [](OpCase& c) {
+      c.args.k_out.data = c.args.v.data;
+      c.args.k_out.device = {DeviceType::cuda, 0};
+    });
     add(18, "q is on metal:0", "", [](OpCase& c) { c.args.q.device = {DeviceType::metal, 0}; });
     add(18, "k_out is on an unknown device", "", [](OpCase& c) { c.args.k_out.device = {DeviceType::other, 3}; });
 

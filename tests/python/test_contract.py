@@ -616,6 +616,14 @@ def test_check_reads_the_values_of_an_array_with_gaps(name, value, code):
     assert codes(arguments(**{name: values[::2]})) == ["RP016", code]
 
 
+def test_addresses_of_two_devices_are_not_compared():
+    made = plan()
+    made.memory_of["v_pool"] = ("k_pool", 0)
+    made.devices["v_pool"] = 2
+    call = make(made)
+    assert codes(call) == ["RP018"] and disagreements(call) == {}
+
+
 def test_check_sees_an_overlap_of_arrays_with_gaps():
     pool = np.zeros((16, 2, 128), np.float32)[..., ::2]
     assert codes(arguments(k_pool=pool, v_pool=pool)) == ["RP016", "RP019"]
