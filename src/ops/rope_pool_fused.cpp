@@ -442,8 +442,10 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) 
 namespace {
 
 HeadRows rows_of(const Tensor& tensor) {
-  const auto step = [&](int axis) {  // an axis of one may have any stride, a product with which could overflow
-    return tensor.shape[axis] > 1 ? tensor.strides[axis] * item_size(tensor.dtype) : 0;
+  // An axis of one, and those of an empty array, may have any stride, a product with which could overflow.
+  const bool empty = tensor.empty();
+  const auto step = [&](int axis) {
+    return tensor.shape[axis] > 1 && !empty ? tensor.strides[axis] * item_size(tensor.dtype) : 0;
   };
   return {static_cast<std::byte*>(tensor.data), step(0), step(1)};
 }

@@ -352,6 +352,16 @@ TEST(Contract, AnyLayoutOfAnEmptyArrayIsLegal) {
   EXPECT_TRUE(c.memory.equals(before));
 }
 
+// A product of a stride with the item size would overflow.
+TEST(Contract, AnyStridesOfAPoolWithoutSlotsAreLegal) {
+  for (const std::int64_t stride : {std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::min()}) {
+    OpCase c({DType::f32, 4, 4, 2, 8, 0});
+    c.args.k_pool.strides = c.args.v_pool.strides = {stride, stride, 1};
+    EXPECT_TRUE(check(c.args).empty());
+    expect_right(c);
+  }
+}
+
 TEST(Contract, TinyRopeBasesAreLegal) {
   for (const double base : {5e-324, 2.2250738585072014e-308, 1e-5, 0.5, 1.0}) {
     OpCase c = valid_case();
