@@ -1,176 +1,185 @@
-// ./dev bench: rope_pool_fused beside copies of the same traffic, interleaved in one run.
-//
-// Pool rows are cold: every variant walks the whole pool with slots of its own, so that none finds rows that another warmed.
-// Shares are medians over rounds of (copy's time / op's time), so that noise that lasts longer than a round cancels out.
+// The op beside its floor: a line for each model, dtype, number of tokens, order of slots, size of the pool and number of
+// threads. bench/bench.py runs this, adds peers and draws.
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <numeric>
-#include <random>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <ropepool/ropepool.h>
 
-#include "floor.h"
+#include "calls.h"
+#include "measure.h"
 
 namespace {
 
+using Json = nlohmann::ordered_json;
 using ropepool::DType;
-using ropepool::Tensor;
 
-struct Shape {
-  std::int64_t num_qo_heads = 32, num_kv_heads = 8, head_dim = 128;
+struct Model {
+  const char* name;
+  bench::Shape shape;
 };
-
-struct AlignedFree {
-  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{4096}); }
+constexpr Model kModels[] = {
+    {"llama-3-8b", {32, 8, 128}},  // Mistral 7B too
+    {"smollm2-135m", {9, 3, 64}}, {"qwen2.5-0.5b", {14, 2, 64}}, {"gemma-2-9b", {16, 8, 256}}, {"phi-2", {32, 32, 80}},
 };
-using Buffer = std::unique_ptr<std::byte[], AlignedFree>;
+constexpr std::pair<const char*, DType> kDTypes[] = {
+    {"bfloat16", DType::bf16}, {"float16", DType::f16}, {"float32", DType::f32}};
+constexpr std::pair<const char*, bench::Order> kOrders[] = {
+    {"random", bench::Order::random}, {"sorted", bench::Order::sorted}, {"consecutive", bench::Order::consecutive}};
 
-Buffer buffer(std::int64_t bytes) {
-  auto* p = static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(bytes), std::align_val_t{4096}));
-  std::memset(p, 0x3c, static_cast<std::size_t>(bytes));  // about 0.01 in every type, and every page is there
-  return Buffer(p);
+template <class Table>
+auto find(const Table& table, const std::string& name) {
+  const auto found = std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return name == row.first; });
+  if (found == std::end(table)) throw std::invalid_argument(fmt::format("there is no '{}'", name));
+  return found->second;
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+bench::Shape shape_of(const std::string& name) {
+  for (const Model& model : kModels) {
+    if (name == model.name) return model.shape;
+  }
+  bench::Shape shape;
+  char rest = 0;
+  if (std::sscanf(name.c_str(), "%ld/%ldx%ld%c", &shape.num_qo_heads, &shape.num_kv_heads, &shape.head_dim, &rest) == 3) {
+    return shape;
+  }
+  throw std::invalid_argument(fmt::format("there is no model '{}'; a shape is written 32/8x128", name));
 }
 
-struct Variant {
-  std::string name;
-  std::function<void(const std::int32_t* slots)> run;
-  std::vector<double> seconds;
-  std::vector<std::int32_t> pool_walk;  // a permutation of all slots
-  std::size_t next = 0;
-};
-
-void measure(const Shape& shape, DType dtype, std::int64_t num_tokens, std::int64_t num_slots, double budget_seconds) {
-  const std::int64_t item = ropepool::item_size(dtype);
-  const std::int64_t q_row = shape.num_qo_heads * shape.head_dim * item, kv_row = shape.num_kv_heads * shape.head_dim * item;
-  const Buffer q = buffer(num_tokens * q_row), k = buffer(num_tokens * kv_row), v = buffer(num_tokens * kv_row),
-               q_out = buffer(num_tokens * q_row), k_out = buffer(num_tokens * kv_row), k_pool = buffer(num_slots * kv_row),
-               v_pool = buffer(num_slots * kv_row);
-  std::vector<std::int64_t> positions(static_cast<std::size_t>(num_tokens));
-  std::iota(positions.begin(), positions.end(), 1000);
-
-  ropepool::RopePoolFusedArgs args;
-  args.q = Tensor::contiguous(q.get(), dtype, {num_tokens, shape.num_qo_heads, shape.head_dim});
-  args.k = Tensor::contiguous(k.get(), dtype, {num_tokens, shape.num_kv_heads, shape.head_dim});
-  args.v = Tensor::contiguous(v.get(), dtype, {num_tokens, shape.num_kv_heads, shape.head_dim});
-  args.q_out = Tensor::contiguous(q_out.get(), dtype, {num_tokens, shape.num_qo_heads, shape.head_dim});
-  args.k_out = Tensor::contiguous(k_out.get(), dtype, {num_tokens, shape.num_kv_heads, shape.head_dim});
-  args.k_pool = Tensor::contiguous(k_pool.get(), dtype, {num_slots, shape.num_kv_heads, shape.head_dim});
-  args.v_pool = Tensor::contiguous(v_pool.get(), dtype, {num_slots, shape.num_kv_heads, shape.head_dim});
-  args.positions = Tensor::contiguous(positions.data(), DType::i64, {num_tokens});
-  args.head_dim = shape.head_dim;
-  args.num_qo_heads = shape.num_qo_heads;
-  args.num_kv_heads = shape.num_kv_heads;
-  args.rope_base = 500000.0;
-
-  const auto copy = [&](void (*function)(const bench::Traffic&)) {
-    return [&, function](const std::int32_t* slots) {
-      function(
-          {num_tokens, q_row, kv_row, q.get(), k.get(), v.get(), q_out.get(), k_out.get(), k_pool.get(), v_pool.get(), slots});
-    };
+Json json_of(const bench::Line& line) {
+  Json seconds, json;
+  for (const auto& variant : line.variants) seconds[variant.name] = {{"min", variant.min()}, {"median", variant.median()}};
+  const auto share = [](const bench::Quartiles& part) {
+    return Json{{"low", part.low}, {"median", part.median}, {"high", part.high}};
   };
-  std::vector<Variant> variants;
-  variants.push_back({"op",
-                      [&](const std::int32_t* slots) {
-                        args.slots = Tensor::contiguous(slots, DType::i32, {num_tokens});
-                        if (const auto result = ropepool::rope_pool_fused(args); !result) {
-                          throw std::runtime_error(result.error().message());
-                        }
-                      },
-                      {},
-                      {},
-                      0});
-  variants.push_back({"regular", copy(bench::copy_regular), {}, {}, 0});
-  variants.push_back({"mixed", copy(bench::copy_mixed), {}, {}, 0});
-  variants.push_back({"streaming", copy(bench::copy_streaming), {}, {}, 0});
-
-  std::mt19937 random(1);
-  for (Variant& variant : variants) {
-    variant.pool_walk.resize(static_cast<std::size_t>(num_slots));
-    std::iota(variant.pool_walk.begin(), variant.pool_walk.end(), 0);
-    std::shuffle(variant.pool_walk.begin(), variant.pool_walk.end(), random);
-  }
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [](auto since) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
-  };
-  for (int round = 0; round < 10000 && (round < 7 || elapsed(start) < budget_seconds); ++round) {
-    for (std::size_t i = 0; i < variants.size(); ++i) {
-      Variant& variant = variants[(i + static_cast<std::size_t>(round)) % variants.size()];  // the order rotates
-      if (variant.next + static_cast<std::size_t>(num_tokens) > variant.pool_walk.size()) variant.next = 0;
-      const std::int32_t* slots = variant.pool_walk.data() + variant.next;
-      variant.next += static_cast<std::size_t>(num_tokens);
-      const auto begin = std::chrono::steady_clock::now();
-      variant.run(slots);
-      if (round > 0) variant.seconds.push_back(elapsed(begin));
-    }
-  }
-  const auto share = [&](auto floor) {
-    std::vector<double> shares;
-    for (std::size_t r = 0; r < variants[0].seconds.size(); ++r) shares.push_back(floor(r) / variants[0].seconds[r]);
-    return median(shares);
-  };
-  const double against_regular = share([&](std::size_t r) { return variants[1].seconds[r]; });
-  const double against_best = share([&](std::size_t r) {
-    return std::min({variants[1].seconds[r], variants[2].seconds[r], variants[3].seconds[r]});
-  });
-  std::string line = fmt::format("{:8} {:>7}", ropepool::to_string(dtype), num_tokens);
-  for (const Variant& variant : variants) {
-    line += fmt::format(" {:>10.2f} {:>10.2f}", 1e6 * *std::min_element(variant.seconds.begin(), variant.seconds.end()),
-                        1e6 * median(variant.seconds));
-  }
-  const double bytes = static_cast<double>(num_tokens * (2 * q_row + 5 * kv_row));
-  fmt::print("{} {:>7.1f} {:>9.2f} {:>9.2f} {:>6}\n", line, bytes / median(variants[0].seconds) / 1e9, against_regular,
-             against_best, variants[0].seconds.size());
-  std::fflush(stdout);
+  json["rounds"] = line.op().seconds.size();
+  json["bytes"] = line.bytes;
+  json["seconds"] = seconds;
+  json["floor"] = line.floor().name;
+  json["share_of_floor"] = share(line.share_of(line.floor()));
+  json["share_of_memcpy"] = share(line.share_of(line.memcpy()));
+  return json;
 }
+
+void progress(const std::string& text) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r\033[K{}", text);
+  std::fflush(stderr);
+}
+
+std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 1e-4 ? 2 : 0); }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  CLI::App app{"rope_pool_fused beside copies of the same traffic with cold pool rows"};
-  Shape shape;
-  std::vector<std::int64_t> tokens{1, 8, 64, 512, 4096};
-  std::vector<std::string> dtypes{"bfloat16", "float16", "float32"};
-  int threads = 1;
-  double seconds = 2.0;
-  std::int64_t num_slots = 65536;
-  app.add_option("--tokens", tokens, "Tokens a call")->delimiter(',')->capture_default_str();
-  app.add_option("--dtypes", dtypes, "float32, float16, bfloat16")->delimiter(',')->capture_default_str();
-  app.add_option("--qo-heads", shape.num_qo_heads)->capture_default_str();
-  app.add_option("--kv-heads", shape.num_kv_heads)->capture_default_str();
-  app.add_option("--head-dim", shape.head_dim, "A multiple of 32")->capture_default_str();
-  app.add_option("--slots", num_slots, "Slots of the pool")->capture_default_str();
-  app.add_option("--threads", threads, "For the op; copies run on one")->capture_default_str();
-  app.add_option("--seconds", seconds, "For each line")->capture_default_str();
+  CLI::App app("rope_pool_fused beside copies of the same traffic into cold pool rows");
+  std::vector<std::string> models{"llama-3-8b"}, dtypes{"bfloat16", "float16", "float32"}, orders{"random"};
+  std::vector<std::int64_t> tokens{1, 8, 64, 512, 4096}, slots{65536};
+  std::vector<int> threads{1};
+  double seconds = 1;
+  std::string json_path, scenario;
+  bool calls = false;
+  long count = 1;
+  std::string known = "of llama-3-8b (and mistral-7b), smollm2-135m, qwen2.5-0.5b, gemma-2-9b, phi-2, or a shape as 32/8x128";
+  app.add_option("--model", models, known)->delimiter(',')->capture_default_str();
+  app.add_option("--dtypes", dtypes, "of bfloat16, float16, float32")->delimiter(',')->capture_default_str();
+  app.add_option("--tokens", tokens, "tokens a call")->delimiter(',')->capture_default_str()->check(CLI::Range(1L, 1L << 24));
+  app.add_option("--slots", slots, "slots of the pools")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1L, (1L << 31) - 1));
+  app.add_option("--order", orders, "of a call's slots: random, sorted, consecutive")->delimiter(',')->capture_default_str();
+  app.add_option("--threads", threads, "for the op and the copies")->delimiter(',')->capture_default_str();
+  app.add_option("--seconds", seconds, "for each line")->capture_default_str();
+  app.add_option("--json", json_path, "write all figures to this file");
+  app.add_flag("--calls", calls, "the time of a call that has nothing to do, and nothing else");
+  app.add_option("--scenario", scenario, "only make --count calls of this kind, for callgrind: " + bench::scenario_names());
+  app.add_option("--count", count)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  if (const auto set = ropepool::set_num_threads(threads); !set) throw std::runtime_error(set.error().message());
-  if (const auto target = ropepool::simd_target(); !target) throw std::runtime_error(target.error().message());
+  const auto target = ropepool::simd_target();
+  if (!target) throw std::runtime_error(target.error().message());
+  if (!scenario.empty()) {
+    bench::run_scenario(scenario, count);
+    return 0;
+  }
 
-  fmt::print("ropepool {}, {}, {} thread(s); {} query and {} key/value heads, head_dim {}, {} slots\n", ropepool::version(),
-             ropepool::simd_target().value(), threads, shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, num_slots);
-  fmt::print("times in us, min and median; a copy moves the op's bytes; shares are copy / op: above 1 the op is faster\n\n");
-  fmt::print("{:8} {:>7} {:>21} {:>21} {:>21} {:>21} {:>7} {:>9} {:>9} {:>6}\n", "dtype", "tokens", "op",
-             "copy, regular stores", "copy, mixed", "copy, streaming", "GB/s", "regular", "best", "rounds");
-  for (const std::string& name : dtypes) {
-    const DType dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
-    for (std::int64_t num_tokens : tokens) measure(shape, dtype, num_tokens, std::max(num_slots, num_tokens), seconds);
+  Json json;
+  json["ropepool"] = ropepool::version();
+  json["target"] = target.value();
+  if (calls) {
+    fmt::print("one head, one token; ns a call\n");
+    for (const bench::CallTime& time : bench::time_calls(seconds)) {
+      fmt::print("{:4} {:8.0f} min {:8.0f} median\n", time.name, 1e9 * time.min, 1e9 * time.median);
+      json["calls"][time.name] = {{"min", time.min}, {"median", time.median}};
+    }
+  } else {
+    fmt::print("ropepool {}, {}; times in us, medians; above 1.00 of a copy's speed the op takes less time than it\n\n",
+               ropepool::version(), target.value());
+    fmt::print("{:14} {:8} {:>7} {:>8} {:11} {:>7} {:>9} {:>9} {:>9} {:10} {:>9} {:>6} {:>8} {:>9} {:>6}\n", "model", "dtype",
+               "tokens", "slots", "order", "threads", "op min", "op", "floor", "stores", "memcpy", "GB/s", "of floor",
+               "of memcpy", "rounds");
+    json["lines"] = Json::array();
+    const std::size_t lines = models.size() * dtypes.size() * tokens.size() * slots.size() * orders.size() * threads.size();
+    for (const std::string& model : models) {
+      for (const std::string& dtype : dtypes) {
+        for (const int width : threads) {
+          for (const std::int64_t num_slots : slots) {
+            for (const std::string& order : orders) {
+              for (const std::int64_t num_tokens : tokens) {
+                const bench::Setting setting{shape_of(model), find(kDTypes, dtype), num_tokens,
+                                             num_slots,       find(kOrders, order), seconds};
+                if (const auto set = ropepool::set_num_threads(width); !set) throw std::runtime_error(set.error().message());
+                const auto tell = [&](double done) {
+                  progress(fmt::format("line {} of {}, {:.0f} %: {} {}, {} tokens", json["lines"].size() + 1, lines, 100 * done,
+                                       model, dtype, num_tokens));
+                };
+                tell(0);
+                const auto measured = bench::measure(setting, tell);
+                progress("");
+                if (!measured) throw std::runtime_error(measured.error().message());
+                const bench::Line& line = measured.value();
+                Json row{{"model", model},
+                         {"num_qo_heads", setting.shape.num_qo_heads},
+                         {"num_kv_heads", setting.shape.num_kv_heads},
+                         {"head_dim", setting.shape.head_dim},
+                         {"dtype", dtype},
+                         {"num_tokens", num_tokens},
+                         {"num_slots", line.num_slots},
+                         {"order", order},
+                         {"threads", width}};
+                row.update(json_of(line));
+                json["lines"].push_back(row);
+                const double op = line.op().median();
+                fmt::print(
+                    "{:14} {:8} {:>7} {:>8} {:11} {:>7} {:>9} {:>9} {:>9} {:10} {:>9} {:>6.1f} {:>8.2f} {:>9.2f} {:>6}\n",
+                    model, dtype, num_tokens, line.num_slots, order, width, microseconds(line.op().min()), microseconds(op),
+                    microseconds(line.floor().median()), line.floor().name, microseconds(line.memcpy().median()),
+                    static_cast<double>(line.bytes) / op / 1e9, line.share_of(line.floor()).median,
+                    line.share_of(line.memcpy()).median, line.op().seconds.size());
+                std::fflush(stdout);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  if (!json_path.empty()) {
+    std::ofstream file(json_path);
+    file << json.dump(1) << '\n';
+    if (!file.flush()) throw std::runtime_error(fmt::format("{} can't be written", json_path));
   }
   return 0;
 } catch (const std::exception& error) {
-  fmt::print(stderr, "{}\n", error.what());
+  fmt::print(stderr, "ropepool_bench: {}\n", error.what());
   return 1;
 }
