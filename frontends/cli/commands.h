@@ -1,6 +1,7 @@
 // The commands, a file each.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -41,5 +42,15 @@ struct DoctorOptions {
   bool json = false;
 };
 Exit doctor(const DoctorOptions& options);
+std::string cpu_model();
+
+struct BenchOptions {
+  std::optional<std::int64_t> num_qo_heads, num_kv_heads, head_dim, num_slots;
+  std::string dtype = "bfloat16", tokens = "1,8,64,512,4096";
+  std::optional<int> threads;
+  std::optional<double> seconds;
+  bool json = false;
+};
+Exit bench(const BenchOptions& options);
 
 }  // namespace ropepool::cli

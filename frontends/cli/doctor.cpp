@@ -61,6 +61,8 @@ std::string value_in(const char* path, std::string_view key, char separator) {
   return "";
 }
 
+}  // namespace
+
 std::string cpu_model() {
 #if defined(__linux__)
   std::string model = value_in("/proc/cpuinfo", "model name", ':');
@@ -75,6 +77,8 @@ std::string cpu_model() {
 #endif
   return model.empty() ? "unknown" : model;
 }
+
+namespace {
 
 std::string system_name() {
   utsname name{};

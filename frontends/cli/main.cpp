@@ -35,6 +35,7 @@ constexpr char kMain[] =
     "  ropepool check step.safetensors               would it be refused, and why\n"
     "  ropepool explain RP006                        what a refusal means and how to mend it\n"
     "  python serve.py 2>&1 | ropepool explain -     the same, found in a log\n"
+    "  ropepool bench                                how fast it is here, beside copies of the same bytes\n"
     "  ropepool doctor                               what to paste in a bug report\n"
     "`ropepool COMMAND --help` says more.\n\n"
     "Environment: ROPEPOOL_NUM_THREADS, how many threads an op may use; ROPEPOOL_TARGET, the SIMD target, by a name that\n"
@@ -82,6 +83,18 @@ constexpr char kExplain[] =
     "  ropepool explain v-shape-mismatch\n"
     "  ropepool explain 'v shape must match k shape, got (4, 10, 64) vs (4, 2, 64)'\n"
     "  ropepool explain - < server.log\n\n";
+
+constexpr char kBench[] =
+    "The floor is a copy of what the op reads and writes, into the same pool rows, without its arithmetic: the best of "
+    "regular\n"
+    "stores, of the same with pool rows fetched ahead, of stores past the caches for pool rows, and of those for all. memcpy\n"
+    "copies whole arrays, into rows that follow each other. All take turns in each round, on the same threads, and have slots\n"
+    "of their own, so that none finds rows that another brought into the caches. On a machine that does something else too,\n"
+    "trust shares rather than times.\n\n"
+    "Examples:\n"
+    "  ropepool bench\n"
+    "  ropepool bench --num-qo-heads 9 --num-kv-heads 3 --head-dim 64 --dtype float32 --tokens 1,512 --threads 1\n"
+    "  ropepool bench --json | jq -c '.lines[] | [.num_tokens, .share_of_floor]'\n\n";
 
 constexpr char kDoctor[] =
     "Examples:\n"
@@ -167,6 +180,20 @@ Exit run_tool(int argc, char** argv) {
   command =
       add_command(app, "doctor", "Say what this build is and what it finds on this machine", kDoctor, doctor_options.json);
   command->callback([&] { chosen = [&] { return doctor(doctor_options); }; });
+
+  BenchOptions bench_options;
+  command = add_command(app, "bench", "Time the op beside copies of the same traffic", kBench, bench_options.json);
+  add_number(*command, "--num-qo-heads", bench_options.num_qo_heads, "heads of q (32)");
+  add_number(*command, "--num-kv-heads", bench_options.num_kv_heads, "heads of k, v and the pools (8)");
+  add_number(*command, "--head-dim", bench_options.head_dim, "lanes of a head (128)");
+  command->add_option("--dtype", bench_options.dtype, "bfloat16 (the default), float16 or float32")
+      ->type_name("WHICH")
+      ->check(CLI::IsMember({"bfloat16", "float16", "float32"}));
+  command->add_option("--tokens", bench_options.tokens, "tokens a call, a line each (1,8,64,512,4096)")->type_name("N,N,...");
+  add_number(*command, "--num-slots", bench_options.num_slots, "slots of the pools (65536)");
+  add_number(*command, "--threads", bench_options.threads, "use this many threads at most");
+  add_number(*command, "--seconds", bench_options.seconds, "for each line (0.5)");
+  command->callback([&] { chosen = [&] { return bench(bench_options); }; });
 
   if (argc == 1) {
     std::fputs(app.help().c_str(), stderr);

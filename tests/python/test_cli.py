@@ -28,7 +28,7 @@ if TOOL is None:
 
 OK, REFUSED, USAGE, FILE, DIFFERS, NOTHING_FITS, MACHINE = range(7)
 FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-COMMANDS = ("run", "check", "errors", "explain", "doctor")
+COMMANDS = ("run", "check", "errors", "explain", "bench", "doctor")
 
 
 def tool(*arguments, **options):
@@ -668,6 +668,58 @@ def test_explain_of_what_fits_nothing(what):
         assert run.stdout == b""
         assert b"`ropepool errors` lists all there are" in run.stderr
         assert len(run.stderr) < 1000
+
+
+# ---- bench
+
+SMALL = ("--num-qo-heads", 3, "--num-kv-heads", 1, "--head-dim", 6, "--num-slots", 16, "--seconds", 0)
+
+
+def test_bench_prints_a_line_for_each_number_of_tokens():
+    run = tool("bench", *SMALL, "--dtype", "float16", "--tokens", "1,20", "--threads", 1)
+    assert (run.returncode, run.stderr) == (OK, "")
+    machine, shape, legend, empty, heading, *lines = run.stdout.splitlines()
+    assert re.fullmatch(r"ropepool [\d.]+, SIMD target \w+, 1 threads at most, .+", machine)
+    assert shape == "3 query and 1 key/value heads of 6, float16; pools of 16 slots, taken in random order"
+    assert empty == ""
+    assert heading.split() == "tokens op floor its stores memcpy GB/s of floor of memcpy".split()
+    number = r" +[\d.]+"
+    row = rf" +(\d+){number}{number} (regular|prefetched|mixed|streaming) +{number[2:]}{number}{number}{number}"
+    assert [re.fullmatch(row, line)[1] for line in lines] == ["1", "20"]
+
+
+def test_bench_says_as_json_what_it_measured():
+    run = tool("bench", *SMALL, "--tokens", "2", "--json")
+    result = json.loads(run.stdout)
+    assert (result["ok"], result["dtype"], result["head_dim"], result["threads"] > 0) == (True, "bfloat16", 6, True)
+    (line,) = result["lines"]
+    assert (line["num_tokens"], line["num_slots"], line["rounds"]) == (2, 16, 7)
+    assert line["bytes"] == 2 * 2 * 6 * (2 * 3 + 5 * 1)  # tokens, bytes a lane, lanes, heads
+    assert all(0 < times["min"] <= times["median"] for times in line["seconds"].values())
+
+
+def test_bench_refuses_what_the_op_refuses():
+    run = tool("bench", "--head-dim", 5, "--num-slots", 16)
+    assert (run.returncode, run.stdout) == (REFUSED, "")
+    assert "RP014" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--tokens", "1,,2"], "--tokens must be integers with commas between, got '1,,2'"),
+        (["--tokens", "0"], "--tokens must be from 1 to 16777216, got 0"),
+        (["--num-slots", 1 << 31], "--num-slots must be from 1 to 2147483647, got 2147483648"),
+        (["--head-dim", -2], "--head-dim must be from 1 to 65536, got -2"),
+        (["--seconds", "nan"], "--seconds must be from 0 to 3600"),
+        (["--threads", 0], "the number of threads must be from 1 to"),
+        (["--dtype", "int8"], "int8"),
+    ],
+)
+def test_bench_refuses_flags_that_make_no_sense(arguments, text):
+    run = tool("bench", *arguments)
+    assert (run.returncode, run.stdout) == (USAGE, "")
+    assert text in run.stderr
 
 
 # ---- doctor
