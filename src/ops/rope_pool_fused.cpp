@@ -176,11 +176,12 @@ Check q_shape(const Args& a, Outputs) {
 }
 
 Check k_shape(const Args& a, Outputs) {
-  if (a.q.rank() > 0 && is_shape(a.k, a.q.shape[0], a.num_kv_heads, a.head_dim)) return {};
+  const bool counted = a.q.rank() == 3;  // else nobody knows how many tokens there are, and any number will do
+  if (is_shape(a.k, counted ? a.q.shape[0] : a.k.shape[0], a.num_kv_heads, a.head_dim)) return {};
   return Finding{fmt::format("k shape must be [num_tokens, num_kv_heads, head_dim], got {}", to_string(a.k.shape)),
                  "k",
-                 a.q.rank() > 0 ? to_string(Shape{a.q.shape[0], a.num_kv_heads, a.head_dim})
-                                : fmt::format("(num_tokens, {}, {})", a.num_kv_heads, a.head_dim),
+                 counted ? to_string(Shape{a.q.shape[0], a.num_kv_heads, a.head_dim})
+                         : fmt::format("(num_tokens, {}, {})", a.num_kv_heads, a.head_dim),
                  to_string(a.k.shape),
                  "",
                  ""};
@@ -197,11 +198,16 @@ Check v_shape(const Args& a, Outputs) {
 }
 
 Check token_counts(const Args& a, Outputs) {
-  const Shape tokens = a.q.rank() > 0 ? Shape{a.q.shape[0]} : Shape{};
+  const bool counted = a.q.rank() == 3;  // else all that can be told is whether the two agree
+  const Shape tokens = counted ? Shape{a.q.shape[0]} : a.positions.shape;
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
-    if (tensor->shape != tokens) {
-      return Finding{
-          "positions/slots must have one entry per token", name, to_string(tokens), to_string(tensor->shape), "", ""};
+    if (tensor->rank() != 1 || tensor->shape != tokens) {
+      return Finding{"positions/slots must have one entry per token",
+                     name,
+                     tokens.rank() == 1 ? to_string(tokens) : "(num_tokens,)",
+                     to_string(tensor->shape),
+                     "",
+                     ""};
     }
   }
   return {};
@@ -355,7 +361,7 @@ Check overlap(const Args& a, Outputs) {
 }
 
 Check slot_values(const Args& a, Outputs) {
-  if (!readable_indices(a.slots) || a.k_pool.rank() == 0) return {};
+  if (!readable_indices(a.slots) || a.k_pool.rank() != 3) return {};  // of pages nobody knows how many slots they are
   const std::int64_t num_slots = a.k_pool.shape[0];
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
   const Outlier outlier = first_outlier(a.slots, kLeast, num_slots == kLeast ? kLeast : num_slots - 1);

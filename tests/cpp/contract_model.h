@@ -57,11 +57,15 @@ class ContractModel {
   bool r2() const { return a.positions.rank() != 1 || a.slots.rank() != 1; }
   bool r3() const { return a.k_pool.rank() != 3 || a.v_pool.rank() != 3; }
   bool r4() const { return !(a.q.rank() == 3 && has_shape(a.q, {a.q.shape[0], a.num_qo_heads, a.head_dim})); }
-  bool r5() const { return a.q.rank() == 0 || !has_shape(a.k, {a.q.shape[0], a.num_kv_heads, a.head_dim}); }
+  // Where q has no 3 axes, nobody knows the number of tokens, and any will do.
+  bool r5() const {
+    return a.k.rank() != 3 || (a.q.rank() == 3 && a.k.shape[0] != a.q.shape[0]) || a.k.shape[1] != a.num_kv_heads ||
+           a.k.shape[2] != a.head_dim;
+  }
   bool r6() const { return a.v.shape != a.k.shape; }
   bool r7() const {
-    const Shape tokens = a.q.rank() == 0 ? Shape{} : Shape{a.q.shape[0]};
-    return a.positions.shape != tokens || a.slots.shape != tokens;
+    if (a.positions.rank() != 1 || a.slots.rank() != 1 || a.positions.shape[0] != a.slots.shape[0]) return true;
+    return a.q.rank() == 3 && a.positions.shape[0] != a.q.shape[0];
   }
   bool r8() const { return !(a.k_pool.rank() == 3 && has_shape(a.k_pool, {a.k_pool.shape[0], a.num_kv_heads, a.head_dim})); }
   bool r9() const { return a.v_pool.shape != a.k_pool.shape; }
@@ -157,7 +161,7 @@ class ContractModel {
     return t.rank() == 1 && is_index(t.dtype) && t.device.type == DeviceType::cpu && !bad_placement(t);
   }
   bool r20() const {
-    if (!has_values(a.slots) || a.k_pool.rank() == 0) return false;
+    if (!has_values(a.slots) || a.k_pool.rank() != 3) return false;
     for (std::int64_t t = 0; t < a.slots.shape[0]; ++t) {
       if (index_at(a.slots, t) >= a.k_pool.shape[0]) return true;
     }

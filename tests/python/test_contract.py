@@ -609,6 +609,18 @@ def test_a_guard_that_is_wrong_is_seen(monkeypatch):
 # ---- What check can tell although something else is wrong
 
 
+def test_check_does_not_guess_what_a_shape_leaves_open():
+    """Without 3 axes k_pool has no number of slots, and q none of tokens."""
+    paged = np.zeros((10, 16, 2, 64), np.float32)
+    call = arguments(4, 64, 8, 2, slots=np.array([5, 999, 1, 2]))
+    assert codes(call | {"k_pool": paged, "v_pool": paged.copy()}) == ["RP003", "RP008"]
+    call = arguments(4, 64, 8, 2)
+    flat = call["q"].reshape(2, -1)
+    assert codes(call | {"q": flat}) == ["RP001", "RP004"]
+    assert codes(call | {"q": flat, "slots": np.arange(5)}) == ["RP001", "RP004", "RP007"]
+    assert codes(call | {"q": flat, "k": call["k"][:, :1]}) == ["RP001", "RP004", "RP005", "RP006"]
+
+
 @pytest.mark.parametrize("name, value, code", [("slots", 99, "RP020"), ("positions", 2**31, "RP021")])
 def test_check_reads_the_values_of_an_array_with_gaps(name, value, code):
     values = np.zeros(8, np.int64)
