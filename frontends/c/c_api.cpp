@@ -127,10 +127,16 @@ const char* ropepool_explain(const char* what) try {
 }
 
 int ropepool_set_num_threads(int num_threads) try {
-  return finish(ropepool::set_num_threads(num_threads));
+  const auto done = ropepool::set_num_threads(num_threads);
+  return done.ok() ? ROPEPOOL_OK : fail(ROPEPOOL_INVALID_ARGUMENT, done.error().message());
 } catch (const std::bad_alloc&) {
   return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
 }
 
-int ropepool_get_num_threads(void) { return ropepool::get_num_threads(); }
+int ropepool_get_num_threads(void) try {
+  return ropepool::get_num_threads();
+} catch (const std::bad_alloc&) {
+  return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
+}
+
 const char* ropepool_version(void) { return ropepool::version(); }

@@ -18,7 +18,7 @@ enum {
   ROPEPOOL_OK = 0,
   ROPEPOOL_OUT_OF_MEMORY = -1,
   ROPEPOOL_RUNTIME_ERROR = -2,   /* the environment: ROPEPOOL_TARGET, ROPEPOOL_NUM_THREADS */
-  ROPEPOOL_INVALID_ARGUMENT = -3 /* a NULL pointer, or an options struct of unknown size */
+  ROPEPOOL_INVALID_ARGUMENT = -3 /* a NULL pointer, an options struct of unknown size, a number of threads out of range */
 };
 
 /* Rotates q and k by their positions and writes rotated k, and v, into the pool rows that slots name; what holds for each array
@@ -52,7 +52,10 @@ ROPEPOOL_API const char* ropepool_last_error_message(void);
  * where nothing fits or memory runs out. Valid until the next call of this function on this thread. */
 ROPEPOOL_API const char* ropepool_explain(const char* what);
 
+/* How many threads calls may use, the caller's included: from 1, which starts none, to 1024; any other number is
+ * ROPEPOOL_INVALID_ARGUMENT. Safe to call while others run. */
 ROPEPOOL_API int ropepool_set_num_threads(int num_threads);
+/* That number, or ROPEPOOL_OUT_OF_MEMORY, which only the first call of a process can meet. */
 ROPEPOOL_API int ropepool_get_num_threads(void);
 ROPEPOOL_API const char* ropepool_version(void);
 

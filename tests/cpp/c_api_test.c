@@ -95,7 +95,7 @@ int main(void) {
   EXPECT(ropepool_get_num_threads() >= 1);
   EXPECT(ropepool_set_num_threads(2) == ROPEPOOL_OK);
   EXPECT(ropepool_get_num_threads() == 2);
-  EXPECT(ropepool_set_num_threads(0) == ROPEPOOL_RUNTIME_ERROR);
+  EXPECT(ropepool_set_num_threads(0) == ROPEPOOL_INVALID_ARGUMENT);
   EXPECT(ropepool_get_num_threads() == 2);
 
   /* The error reference, by a code, a message, and what is neither. */

@@ -277,7 +277,7 @@ TEST(CApi, TheLastMessageIsOfTheThread) {
   ASSERT_FALSE(message.empty());
   std::thread([&] {
     EXPECT_STREQ(ropepool_last_error_message(), "");
-    EXPECT_EQ(ropepool_set_num_threads(-5), ROPEPOOL_RUNTIME_ERROR);
+    EXPECT_EQ(ropepool_set_num_threads(-5), ROPEPOOL_INVALID_ARGUMENT);
     EXPECT_NE(std::string(ropepool_last_error_message()).find("-5"), std::string::npos);
   }).join();
   EXPECT_EQ(ropepool_last_error_message(), message);
