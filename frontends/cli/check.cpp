@@ -15,7 +15,8 @@ Exit check(const CheckOptions& options) {
   const Input input(options.input);
   const Arguments arguments = input.arguments(options.parameters);
   // `run` makes q_out and k_out itself.
-  const std::vector<Error> refusals = contract::all_refusals(arguments.op, contract::Outputs::made_later);
+  std::vector<Error> refusals = contract::all_refusals(arguments.op, contract::Outputs::made_later);
+  for (Error& refusal : refusals) refusal = contract::with_angles(refusal, arguments.parameters.back().value);
   const Exit exit = refusals.empty() ? Exit::ok : exit_for(refusals.front());
   if (options.json) {
     Json json{{"ok", refusals.empty()}};

@@ -201,7 +201,9 @@ Exit run(const RunOptions& options) {
 
   Arguments arguments = input.arguments(options.parameters);
   RopePoolFusedArgs& op = arguments.op;
-  if (const auto refusal = contract::first_refusal(op, contract::Outputs::made_later)) return refuse(*refusal, options.json);
+  if (const auto refusal = contract::first_refusal(op, contract::Outputs::made_later)) {
+    return refuse(contract::with_angles(*refusal, arguments.parameters.back().value), options.json);
+  }
   op.q_out = make_like(op.q, arguments.copies);
   op.k_out = make_like(op.k, arguments.copies);
   const Result<Timing> timing = time_runs(op, repeat);

@@ -134,13 +134,8 @@ Angles to_angles(nb::handle value) {
   return static_cast<Angles>(-1);  // the core refuses it
 }
 
-// The core sees only that `angles` is none of the two; the text of the refusal says what it was.
 Error with_angles(const Error& error, nb::handle angles) {
-  if (error.refusal() != Refusal::rope_unsupported || error.argument() != "angles") return error;
-  std::string given = nb::repr(angles).c_str();
-  std::string summary = "angles must be " + error.expected() + ", got " + given;
-  return Error(*error.refusal(),
-               {std::move(summary), "angles", error.expected(), std::move(given), error.cause(), error.hint()});
+  return angles ? contract::with_angles(error, nb::repr(angles).c_str()) : error;
 }
 
 RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
@@ -251,7 +246,7 @@ angles : "exact" or "float32"
     "exact" computes position * frequency as in real arithmetic, off by at most 2e-7 at any position. "float32" computes it
     as Hugging Face transformers does, off by 5e-4 at position 4,000.
 q_out, k_out : arrays of the shape and dtype of q and k
-    q_out=q and k_out=k rotate in place. What is written must share no memory with anything else.
+    q_out=q and k_out=k rotate in place. Apart from these two, what is written must share no memory with any other array.
 
 Returns
 -------

@@ -69,9 +69,9 @@ const char* placement_fault(const Tensor& tensor, std::string& actual) {
   if (tensor.empty()) return nullptr;
   if (tensor.data == nullptr) return actual = "a null pointer", "data";
   if (tensor.unaligned) return actual = "an offset or stride between two elements", "data and strides on whole elements";
-  if (item > 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item) != 0) {
-    return actual = fmt::format("an address {} bytes past one",
-                                reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item)),
+  const auto past = item > 0 ? reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item) : 0;
+  if (past != 0) {
+    return actual = fmt::format("an address {} byte{} past one", past, past == 1 ? "" : "s"),
            "data and strides on whole elements";
   }
   std::int64_t low = 0, high = item;
@@ -280,7 +280,7 @@ Check rope(const Args& a, Outputs) {
     return must("rope_base", "be", "finite and above 0", fmt::format("{}", a.rope_base));
   }
   if (a.angles != Angles::exact && a.angles != Angles::float32)
-    return must("angles", "be", "'exact' or 'float32'", "something else");
+    return must("angles", "be", "'exact' or 'float32'", std::to_string(static_cast<int>(a.angles)));
   return {};
 }
 
@@ -441,6 +441,14 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) 
     if (auto error = refusal_by(rule, args, outputs)) errors.push_back(std::move(*error));
   }
   return errors;
+}
+
+Error with_angles(const Error& error, const std::string& word) {
+  if (error.refusal() != Refusal::rope_unsupported || error.argument() != "angles") return error;
+  Finding finding = must("angles", "be", error.expected(), word);
+  finding.cause = error.cause();
+  finding.hint = error.hint();
+  return Error(*error.refusal(), std::move(finding));
 }
 
 }  // namespace contract

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ropepool/rope_pool_fused.h>
@@ -17,5 +18,8 @@ enum class Outputs {
 std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs);
 // All that apply.
 std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs);
+
+// In front-ends where `angles` is a word: has a refusal of a number that stands for none of them say the word instead.
+Error with_angles(const Error& error, const std::string& word);
 
 }  // namespace ropepool::contract

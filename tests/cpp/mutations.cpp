@@ -132,7 +132,8 @@ const std::vector<Mutation>& mutations() {
                               std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
       m.push_back({15, "rope_base is " + std::to_string(base), "", [base](OpCase& c) { c.args.rope_base = base; }});
     }
-    add(15, "unknown angles", "", [](OpCase& c) { c.args.angles = static_cast<Angles>(7); });
+    add(15, "unknown angles", "angles must be 'exact' or 'float32', got 7",
+        [](OpCase& c) { c.args.angles = static_cast<Angles>(7); });
 
     add(16, "q has an innermost stride of 2", "", [](OpCase& c) { c.args.q.strides[2] = 2; });
     add(16, "k_out runs backwards", "", [](OpCase& c) { c.args.k_out = reversed(c.args.k_out, 2); });

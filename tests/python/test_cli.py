@@ -578,6 +578,12 @@ def test_check_lists_all_refusals_in_order(file):
         assert refusal["message"] in run.stdout
 
 
+def test_unknown_angles_are_named(file):
+    path = file(step(), {"rope_base": "10000", "angles": "fast"})
+    assert "angles must be 'exact' or 'float32', got 'fast'" in tool("check", path).stdout
+    assert "angles must be 'exact' or 'float32', got 'fast'" in tool("run", path).stderr
+
+
 def test_check_of_what_is_fine(file):
     run = tool("check", file())
     assert (run.returncode, run.stderr) == (OK, "")

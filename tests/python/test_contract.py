@@ -284,7 +284,7 @@ faults(
 )
 faults(
     "RP016",
-    "{name} must have data and strides on whole elements, got an address 1 bytes past one",
+    "{name} must have data and strides on whole elements, got an address 1 byte past one",
     ("q", "k", "v", "positions", "slots", "k_pool", "v_pool"),
     lambda plan, name: plan.layouts.__setitem__(name, "between elements"),
 )
