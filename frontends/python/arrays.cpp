@@ -57,6 +57,7 @@ struct Globals {
 
   nb::object array_struct = nb::steal(PyUnicode_InternFromString("__array_struct__"));
   nb::object dlpack = nb::steal(PyUnicode_InternFromString("__dlpack__"));
+  nb::object is_neg = nb::steal(PyUnicode_InternFromString("is_neg"));
   nb::object shape = nb::steal(PyUnicode_InternFromString("shape"));
   nb::object dtype = nb::steal(PyUnicode_InternFromString("dtype"));
   nb::object max_version_names = nb::make_tuple("max_version");
@@ -75,6 +76,20 @@ nb::object checked(PyObject* result) {
 
 [[noreturn]] void raise_not_an_array(nb::handle object, const char* argument) {
   raise_type_error("%s must be a NumPy array or an array that exports DLPack, not %U", argument, nb::inst_name(object).ptr());
+}
+
+// A masked array's memory holds anything where its mask hides it.
+void refuse_hidden(nb::handle array, const char* argument) {
+  if (!nb::cast<bool>(nb::module_::import_("numpy.ma").attr("is_masked")(array))) return;
+  raise_type_error("%s is a masked array that hides elements, and no mask is read: pass %s.filled(...) or %s.data",
+                   argument, argument, argument);
+}
+
+// A tensor of torch can stand for the negative of what lies in its memory, which its DLPack does not say.
+void refuse_negated(nb::handle array, const char* argument) {
+  if (!PyObject_HasAttr(array.ptr(), globals->is_neg.ptr())) return;
+  if (!nb::cast<bool>(checked(PyObject_CallMethodNoArgs(array.ptr(), globals->is_neg.ptr())))) return;
+  raise_type_error("%s stands for the negative of what lies in its memory: pass %s.resolve_neg()", argument, argument);
 }
 
 DType native_dtype(char kind, int item_size) {
@@ -180,13 +195,17 @@ ArrayReader::Loan::~Loan() {
 
 Tensor ArrayReader::read(nb::handle array, const char* argument) {
   Loan& loan = loans_[static_cast<std::size_t>(num_loans_++)];
-  if (is_numpy(array)) return read_numpy(array, argument, loan);
+  if (is_numpy(array)) {
+    if (Py_TYPE(array.ptr()) != reinterpret_cast<PyTypeObject*>(globals->ndarray.ptr())) refuse_hidden(array, argument);
+    return read_numpy(array, argument, loan);
+  }
   nb::object method = nb::steal(PyObject_GetAttr(array.ptr(), globals->dlpack.ptr()));
   if (!method) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw nb::python_error();
     PyErr_Clear();
     raise_not_an_array(array, argument);
   }
+  refuse_negated(array, argument);
   return read_dlpack(array, method, argument, loan);
 }
 

@@ -341,6 +341,19 @@ def test_subclasses():
     assert refusal(**call | {"q": matrix}).code == "RP001"
 
 
+@pytest.mark.parametrize("name", ARRAY_NAMES)
+def test_masked_arrays(name):
+    """What a mask hides must not be taken for a value; one that hides nothing is as good as none."""
+    call = arguments()
+    whole = np.ma.MaskedArray(call[name], mask=np.zeros(call[name].shape, bool))
+    assert check(**call | {name: whole}) == check(**call | {name: np.ma.MaskedArray(call[name])}) == []
+    whole[0] = np.ma.masked
+    for function in (check, rope_pool_fused):
+        with pytest.raises(TypeError, match=rf"^{name} is a masked array .* pass {name}\.filled\(\.\.\.\) or {name}\.data$"):
+            function(**call | {name: whole})
+    assert check(**call | {name: whole.data}) == []
+
+
 def test_memory_maps(tmp_path):
     call = arguments()
     k_pool = np.memmap(tmp_path / "k_pool", np.float32, "w+", shape=call["k_pool"].shape)
@@ -587,6 +600,15 @@ def test_torch_subclasses(torch):
     call = to_torch(torch, arguments())
     call["q"] = torch.nn.Parameter(call["q"], requires_grad=False)
     assert isinstance(rope_pool_fused(**call)[0], torch.Tensor)
+
+
+def test_torch_negated_views(torch):
+    call = to_torch(torch, arguments())
+    negated = torch._neg_view(call["v"])
+    with pytest.raises(TypeError, match=r"^v stands for the negative of what lies in its memory: pass v\.resolve_neg\(\)$"):
+        rope_pool_fused(**call | {"v": negated})
+    v_pool = rope_pool_fused(**call | {"v": negated.resolve_neg()})[3]
+    assert torch.equal(v_pool[call["slots"]], -call["v"])
 
 
 def test_torch_refusals(torch):
