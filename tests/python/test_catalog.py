@@ -134,6 +134,13 @@ def test_what_is_raised_is_explained(fault):
         assert ropepool.explain(what)["code"] == fault.code, what
 
 
+def test_a_log_with_bytes_that_are_no_text_is_searched():
+    message = "v shape must match k shape, got (4, 10, 64) vs (4, 2, 64)"
+    assert ropepool.explain(f"\udcff\udc9b {message}")["code"] == ropepool.explain(f"\ud800{message}")["code"] == "RP006"
+    with pytest.raises(LookupError):
+        ropepool.explain("\udcff")
+
+
 def test_patterns_can_fail():
     assert re.fullmatch(pattern_of("got {v.shape} vs {k.shape}"), "got (4, 10, 64) vs ()")
     assert not re.fullmatch(pattern_of("got {v.shape} vs {k.shape}"), "got [4, 10, 64] vs (4,)")

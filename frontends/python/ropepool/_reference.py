@@ -54,7 +54,8 @@ def explain(text_or_code: str | int | ContractError) -> ErrorEntry:
         text_or_code = str(text_or_code)
     elif not isinstance(text_or_code, str):
         raise TypeError(f"explain takes a text, a code or a ContractError, not {type(text_or_code).__name__}")
-    entry = find_error(text_or_code)
+    # A log read with errors="surrogateescape" has lone surrogates for bytes that are no text; they say nothing here.
+    entry = find_error(text_or_code.encode(errors="replace").decode())
     if entry is None:
         raise LookupError(
             f"no entry of the error reference fits {text_or_code!r}: pass a code (RP006), a name (v-shape-mismatch) or a "
