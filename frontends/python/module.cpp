@@ -1,4 +1,7 @@
 // The extension ropepool._ext: all of the package that is not plain Python.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -12,6 +15,7 @@
 #include <ropepool/runtime.h>
 
 #include "arrays.h"
+#include "core/environment.h"
 #include "errors.h"
 #include "rope_pool_fused.h"
 
@@ -77,11 +81,15 @@ NB_MODULE(_ext, module) {
 
   module.def(
       "set_num_threads",
-      [](int num_threads) {
-        const auto done = set_num_threads(num_threads);
-        if (!done) throw nb::value_error(done.error().message().c_str());
+      [](nb::object num_threads) {
+        constexpr std::int64_t kLeast = std::numeric_limits<int>::min(), kMost = std::numeric_limits<int>::max();
+        const std::int64_t number = std::clamp(to_int64(num_threads, "num_threads"), kLeast, kMost);
+        if (const auto done = set_num_threads(static_cast<int>(number)); !done) {
+          PyErr_Format(PyExc_ValueError, "the number of threads must be from 1 to %d, got %S", kMaxThreads, num_threads.ptr());
+          throw nb::python_error();
+        }
       },
-      nb::arg("num_threads"),
+      nb::sig("def set_num_threads(num_threads: int) -> None"), nb::arg("num_threads"),
       "Let calls use at most so many threads, the caller's included; 1 starts none. Safe from any thread, also while calls "
       "run. Raises ValueError where it is not from 1 to 1024.\n\n"
       "At the start it is what ROPEPOOL_NUM_THREADS says, or the physical cores that this process may run on.");

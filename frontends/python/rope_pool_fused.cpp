@@ -93,22 +93,6 @@ class Arguments {
   std::array<PyObject*, kNumArguments> values_{};
 };
 
-std::int64_t to_int64(nb::handle value, const char* argument) {
-  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-    PyErr_Clear();
-    raise_type_error("%s must be an integer, not %U", argument, nb::inst_name(value).ptr());
-  }
-  int overflow = 0;
-  const std::int64_t number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0) {
-    PyErr_Format(PyExc_OverflowError, "%s does not fit in 64 bits", argument);
-    throw nb::python_error();
-  }
-  return number;
-}
-
 constexpr double kNotGiven = std::numeric_limits<double>::quiet_NaN();
 
 double to_double(nb::handle value, const char* argument) {
@@ -258,9 +242,15 @@ Raises
 ContractError
     RP001 to RP021, a ValueError. Nothing was written. `ropepool.check` lists all that apply, `ropepool.explain` says more.
 TypeError
-    An argument is no array, or no number where one is needed.
+    An argument is no array, or no number where one is needed; a masked array that hides something; an unexpected or missing
+    argument.
 MemoryError
-    There is no room for the outputs. Nothing was written.
+    There is no memory for the outputs or for the call itself. Nothing was written.
+BufferError
+    An array is exported by a version of DLPack other than 0.x and 1.x. What else an array's own library raises when it
+    exports one comes through as it is, with a note that names the argument.
+RuntimeError
+    ROPEPOOL_TARGET or ROPEPOOL_NUM_THREADS makes no sense, which importing ropepool says already.
 
 Threads
 -------
@@ -313,6 +303,20 @@ PyMethodDef functions[] = {
 };
 
 }  // namespace
+
+std::int64_t to_int64(nb::handle value, const char* argument) {
+  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    raise_type_error("%s must be an integer, not %U", argument, nb::inst_name(value).ptr());
+  }
+  int overflow = 0;
+  const std::int64_t number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow == 0) return number;
+  const auto odd = static_cast<std::int64_t>(PyLong_AsUnsignedLongLongMask(index.ptr()) & 1);
+  return overflow > 0 ? std::numeric_limits<std::int64_t>::max() - 1 + odd : std::numeric_limits<std::int64_t>::min() + odd;
+}
 
 void add_rope_pool_fused(nb::module_& module) {
   for (int place = 0; place < kNumArguments; ++place) interned_names[place] = PyUnicode_InternFromString(kNames[place]);

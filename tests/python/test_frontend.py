@@ -764,9 +764,11 @@ def test_integers(name):
     for value in (float(right), np.float32(right), str(right), None, [right], 1j):
         with pytest.raises(TypeError, match=f"^{name} must be an integer, not "):
             check(**arguments(**{name: value}))
-    for value in (2**63, -(2**63) - 1, 10**30):
-        with pytest.raises(OverflowError, match=name):
-            check(**arguments(**{name: value}))
+    for value in (2**63, 2**70, 10**30, 2**63 + 1, -(2**63) - 1, -(2**70)):
+        listed = [error.code for error in check(**arguments(**{name: value}))]
+        bad = value < 0 or (name == "head_dim" and value % 2 == 1)
+        assert listed[:1] == ["RP004" if name != "num_kv_heads" else "RP005"]
+        assert ("RP014" in listed) is bad
 
 
 def test_rope_base():
@@ -781,8 +783,13 @@ def test_rope_base():
 
 
 def test_set_num_threads(num_threads):
-    for value in (0, -1, 1025):
+    for value in (0, -1, 1025, 2**31, -(2**31) - 1, 10**30, np.int64(0)):
         with pytest.raises(ValueError, match=f"the number of threads must be from 1 to 1024, got {value}"):
+            num_threads(value)
+    num_threads(np.int64(2))
+    assert ropepool.get_num_threads() == 2
+    for value in (2.0, "2", None):
+        with pytest.raises(TypeError):
             num_threads(value)
 
 
