@@ -17,7 +17,13 @@ struct HeadRows {
   std::int64_t row_stride, head_stride;
 
   std::byte* row(std::int64_t index) const { return data + index * row_stride; }
+  // Whether every head begins at a multiple of `bytes`, a power of two.
+  bool aligned(std::int64_t bytes) const {
+    return ((reinterpret_cast<std::intptr_t>(data) | row_stride | head_stride) & (bytes - 1)) == 0;
+  }
 };
+
+constexpr std::int64_t kStreamAlignment = 64;  // of the widest vectors
 
 struct RopePoolFusedCall {
   DType dtype;
@@ -28,7 +34,9 @@ struct RopePoolFusedCall {
   const std::int64_t* pool_rows;  // [num_tokens]: the row a token writes, -1 for none; no row twice
   const Frequencies* frequencies;
   Angles angles;
-  bool stream_pool;  // write pool rows past the caches
+  // Written past the caches, without a read of the lines that are written. Outputs only with the pools, and only where a head's
+  // halves begin at multiples of kStreamAlignment.
+  bool stream_outputs, stream_pool;
 };
 
 }  // namespace ropepool

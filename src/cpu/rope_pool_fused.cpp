@@ -1,7 +1,6 @@
 // The kernel of rope_pool_fused for the CPU, compiled once for each SIMD target of Highway.
 //
-// A token at a time: its angles once, then its heads, straight to the outputs; k from there, still in the L1 cache, to the
-// pool.
+// A token at a time: its angles once, then each key/value head with its query heads, straight to the outputs and the pool.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rope_pool_fused.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -27,16 +26,26 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Lanes: how a dtype becomes float32 and back, rounded once, to nearest even; denormals and NaN are kept.
 
+// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half.
+template <class D>
+struct Two {
+  hn::Vec<D> first, second;
+};
+
 struct F32 {
   using Lane = float;
-  static constexpr bool kEvenOdd = false;
+  static constexpr bool kInTwos = false, kEvenOdd = false;
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
     return hn::LoadU(d, from);
   }
   template <class D>
-  static void store(D d, hn::Vec<D> value, Lane* to) {
-    hn::StoreU(value, d, to);
+  static HWY_INLINE D lanes(D d) {
+    return d;
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> round(D /*d*/, hn::Vec<D> value) {
+    return value;
   }
 };
 
@@ -45,11 +54,7 @@ struct BF16 {
   using Lane = std::uint16_t;
   // Two lanes in 32 bits become float32 by a shift and by a mask, without widening or narrowing: twice the speed on AVX-512.
   // The scalar target has no pairs of lanes.
-  static constexpr bool kEvenOdd = HWY_TARGET != HWY_SCALAR;
-  template <class D>
-  struct Two {
-    hn::Vec<D> even, odd;
-  };
+  static constexpr bool kInTwos = HWY_TARGET != HWY_SCALAR, kEvenOdd = kInTwos;
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::RebindToUnsigned<D> d32;
@@ -57,18 +62,18 @@ struct BF16 {
     const auto bits = hn::BitCast(d32, hn::LoadU(d16, from));
     return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, hn::And(bits, hn::Set(d32, 0xFFFF0000)))};
   }
-  // Where no lane is NaN.
+  // A NaN here comes of bfloat16 lanes or of the arithmetic itself, so its low bits are 0, and no carry makes it another value.
   template <class D>
-  static HWY_INLINE void store_two(D d, Two<D> value, Lane* to) {
+  static HWY_INLINE auto round_two(D /*d*/, Two<D> value) {
     const hn::RebindToUnsigned<D> d32;
     const hn::Repartition<std::uint16_t, D> d16;
-    const auto round = [&](auto bits) HWY_ATTR {
-      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
-      return hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFF)), odd);
-    };
-    const auto even = hn::ShiftRight<16>(round(hn::BitCast(d32, value.even)));
-    const auto odd = hn::And(round(hn::BitCast(d32, value.odd)), hn::Set(d32, 0xFFFF0000));
-    hn::StoreU(hn::BitCast(d16, hn::Or(even, odd)), d16, to);
+    const auto even = hn::BitCast(d32, value.first), odd = hn::BitCast(d32, value.second);
+    const auto high = hn::OddEven(hn::BitCast(d16, odd), hn::BitCast(d16, hn::ShiftRight<16>(even)));
+    const auto low = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
+    // Up where the low half is above a half, or is a half and the high one is odd.
+    const auto one = hn::Set(d16, 1);
+    const auto above = hn::SaturatedSub(hn::SaturatedAdd(low, hn::And(high, one)), hn::Set(d16, 0x8000));
+    return hn::Add(high, hn::Min(above, one));
   }
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
@@ -77,7 +82,11 @@ struct BF16 {
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from))));
   }
   template <class D>
-  static void store(D /*d*/, hn::Vec<D> value, Lane* to) {
+  static HWY_INLINE hn::Rebind<std::uint16_t, D> lanes(D /*d*/) {
+    return {};
+  }
+  template <class D>
+  static HWY_INLINE auto round(D /*d*/, hn::Vec<D> value) {
     const hn::Rebind<std::uint16_t, D> d16;
     const hn::RebindToUnsigned<D> d32;
     const hn::RebindToSigned<D> d32s;
@@ -87,7 +96,7 @@ struct BF16 {
     const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000));  // a NaN whose payload is cut must not become Inf
     const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
     const auto top = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32s, top)), d16, to);
+    return hn::DemoteTo(d16, hn::BitCast(d32s, top));
   }
 };
 
@@ -95,7 +104,24 @@ struct BF16 {
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 struct F16 {
   using Lane = std::uint16_t;
-  static constexpr bool kEvenOdd = false;
+  static constexpr bool kInTwos = true, kEvenOdd = false;  // whole vectors are loaded and stored so
+  template <class D>
+  static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
+    const hn::Repartition<std::uint16_t, D> d16;
+    const hn::Half<decltype(d16)> dh;
+    const hn::Rebind<hwy::float16_t, D> df16;
+    const auto lanes = hn::LoadU(d16, from);
+    return {hn::PromoteTo(d, hn::BitCast(df16, hn::LowerHalf(dh, lanes))),
+            hn::PromoteTo(d, hn::BitCast(df16, hn::UpperHalf(dh, lanes)))};
+  }
+  template <class D>
+  static HWY_INLINE auto round_two(D /*d*/, Two<D> value) {
+    const hn::Repartition<std::uint16_t, D> d16;
+    const hn::Half<decltype(d16)> dh;
+    const hn::Rebind<hwy::float16_t, D> df16;
+    return hn::Combine(d16, hn::BitCast(dh, hn::DemoteTo(df16, value.second)),
+                       hn::BitCast(dh, hn::DemoteTo(df16, value.first)));
+  }
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
     const hn::Rebind<std::uint16_t, D> d16;
@@ -103,16 +129,20 @@ struct F16 {
     return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d16, from)));
   }
   template <class D>
-  static void store(D /*d*/, hn::Vec<D> value, Lane* to) {
+  static HWY_INLINE hn::Rebind<std::uint16_t, D> lanes(D /*d*/) {
+    return {};
+  }
+  template <class D>
+  static HWY_INLINE auto round(D /*d*/, hn::Vec<D> value) {
     const hn::Rebind<std::uint16_t, D> d16;
     const hn::Rebind<hwy::float16_t, D> df16;
-    hn::StoreU(hn::BitCast(d16, hn::DemoteTo(df16, value)), d16, to);
+    return hn::BitCast(d16, hn::DemoteTo(df16, value));
   }
 };
 #else
 struct F16 {
   using Lane = std::uint16_t;
-  static constexpr bool kEvenOdd = false;
+  static constexpr bool kInTwos = false, kEvenOdd = false;
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
     const hn::Rebind<std::uint16_t, D> d16;
@@ -134,7 +164,11 @@ struct F16 {
     return hn::BitCast(d, hn::Or(bits, sign));
   }
   template <class D>
-  static void store(D d, hn::Vec<D> value, Lane* to) {
+  static HWY_INLINE hn::Rebind<std::uint16_t, D> lanes(D /*d*/) {
+    return {};
+  }
+  template <class D>
+  static HWY_INLINE auto round(D d, hn::Vec<D> value) {
     const hn::Rebind<std::uint16_t, D> d16;
     const hn::RebindToUnsigned<D> d32;
     const hn::RebindToSigned<D> d32s;
@@ -151,7 +185,7 @@ struct F16 {
     auto result = hn::IfThenElse(hn::Gt(hn::Set(d32, 0x38800000), magnitude), denormal, normal);
     result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, 0x477FEFFF)), hn::Set(d32, 0x7C00), result);
     result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, 0x7F800000)), nan, result);
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32s, hn::Or(result, sign))), d16, to);
+    return hn::DemoteTo(d16, hn::BitCast(d32s, hn::Or(result, sign)));
   }
 };
 #endif
@@ -274,122 +308,166 @@ void angles_of(const RopePoolFusedCall& call, std::int64_t position, std::int64_
   }
 }
 
+// ---- Where turned lanes go: `at` counts from the head's first lane
+
+// Past the caches, no line is read before it is written; whole vectors go to their own boundaries only.
+template <class Lane, bool kPastCaches>
+struct To {
+  Lane* head;
+  template <class D>
+  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
+    // Of less than 16 bytes Highway would write 16.
+    if constexpr (kPastCaches && hn::MaxLanes(D()) * sizeof(Lane) >= 16) {
+      hn::Stream(lanes, d, head + at);
+    } else {
+      hn::StoreU(lanes, d, head + at);
+    }
+  }
+};
+template <class Lane, bool kPastCaches>
+struct ToBoth {
+  To<Lane, kPastCaches> first, second;
+  template <class D>
+  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
+    first.store(d, lanes, at);
+    second.store(d, lanes, at);
+  }
+};
+
 // ---- Rotation and copies
 
-// The pairs that fill whole vectors of both even and odd lanes; returns how many these are. `angles` went through
-// separate_even_odd.
-template <class Type>
-HWY_INLINE std::int64_t rotate_even_odd(const typename Type::Lane* low, const typename Type::Lane* high, const CosSin& angles,
-                                        std::int64_t count, typename Type::Lane* low_to, typename Type::Lane* high_to) {
+// A head's pair i is its lanes i and half + i. Pairs first + begin to first + end turn by angles begin to end: these are whole
+// pairs of vectors, whose order in `angles` is that of load_two.
+template <class Type, class To>
+HWY_INLINE void rotate_twos(const typename Type::Lane* head, std::int64_t half, std::int64_t first, std::int64_t begin,
+                            std::int64_t end, const CosSin& angles, To to) {
   using D = hn::ScalableTag<float>;
-  using Two = typename Type::template Two<D>;
   const D d;
+  const hn::Repartition<std::uint16_t, D> d16;
   const auto n = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + 2 * n <= count; i += 2 * n) {
-    const auto x = Type::load_two(d, low + i), y = Type::load_two(d, high + i);
-    const auto c_even = hn::Load(d, angles.cos + i), c_odd = hn::Load(d, angles.cos + i + n);
-    const auto s_even = hn::Load(d, angles.sin + i), s_odd = hn::Load(d, angles.sin + i + n);
-    const Two low_turned{hn::NegMulAdd(y.even, s_even, hn::Mul(x.even, c_even)),
-                         hn::NegMulAdd(y.odd, s_odd, hn::Mul(x.odd, c_odd))};
-    const Two high_turned{hn::MulAdd(x.even, s_even, hn::Mul(y.even, c_even)), hn::MulAdd(x.odd, s_odd, hn::Mul(y.odd, c_odd))};
-    const auto sum = hn::Add(hn::Add(low_turned.even, low_turned.odd), hn::Add(high_turned.even, high_turned.odd));
-    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(sum)))) {  // perhaps a NaN: lane by lane, in their own order
-      for (std::int64_t j = 0; j < 2 * n; ++j) {
-        const hn::CappedTag<float, 1> one;
-        const std::int64_t at = i + j % 2 * n + j / 2;
-        const auto u = Type::load(one, low + i + j), w = Type::load(one, high + i + j);
-        const auto c = hn::LoadU(one, angles.cos + at), s = hn::LoadU(one, angles.sin + at);
-        Type::store(one, hn::NegMulAdd(w, s, hn::Mul(u, c)), low_to + i + j);
-        Type::store(one, hn::MulAdd(u, s, hn::Mul(w, c)), high_to + i + j);
-      }
-      continue;
-    }
-    Type::store_two(d, low_turned, low_to + i);
-    Type::store_two(d, high_turned, high_to + i);
+  for (std::int64_t i = begin; i < end; i += 2 * n) {
+    const Two<D> x = Type::load_two(d, head + first + i), y = Type::load_two(d, head + half + first + i);
+    const Two<D> c{hn::Load(d, angles.cos + i), hn::Load(d, angles.cos + i + n)};
+    const Two<D> s{hn::Load(d, angles.sin + i), hn::Load(d, angles.sin + i + n)};
+    const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
+                     hn::NegMulAdd(y.second, s.second, hn::Mul(x.second, c.second))};
+    const Two<D> high{hn::MulAdd(x.first, s.first, hn::Mul(y.first, c.first)),
+                      hn::MulAdd(x.second, s.second, hn::Mul(y.second, c.second))};
+    to.store(d16, Type::round_two(d, low), first + i);
+    to.store(d16, Type::round_two(d, high), half + first + i);
   }
-  return i;
 }
 
-// Lanes `low` and `high` of `count` pairs turn by their angles.
-template <class Type>
-HWY_INLINE void rotate(const typename Type::Lane* low, const typename Type::Lane* high, const CosSin& angles,
-                       std::int64_t count, typename Type::Lane* low_to, typename Type::Lane* high_to) {
-  std::int64_t begin = 0;
-  if constexpr (Type::kEvenOdd) begin = rotate_even_odd<Type>(low, high, angles, count, low_to, high_to);
-  for_lanes<kMaxFloats>(begin, count, [&](auto d, std::int64_t i) HWY_ATTR {
-    const auto x = Type::load(d, low + i), y = Type::load(d, high + i);
+// The same for any number of pairs.
+template <class Type, class To>
+HWY_INLINE void rotate(const typename Type::Lane* head, std::int64_t half, std::int64_t first, std::int64_t begin,
+                       std::int64_t end, const CosSin& angles, To to) {
+  for_lanes<kMaxFloats>(begin, end, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto x = Type::load(d, head + first + i), y = Type::load(d, head + half + first + i);
     const auto c = hn::Load(d, angles.cos + i), s = hn::Load(d, angles.sin + i);
-    Type::store(d, hn::NegMulAdd(y, s, hn::Mul(x, c)), low_to + i);
-    Type::store(d, hn::MulAdd(x, s, hn::Mul(y, c)), high_to + i);
+    to.store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), first + i);
+    to.store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), half + first + i);
   });
 }
 
-// memcpy, or the same with stores that go past the caches and need no read of the line they write.
-HWY_INLINE void copy(std::byte* to, const std::byte* from, std::int64_t bytes, bool stream) {
+// memcpy; past the caches from the first whole vector of the target on.
+template <bool kPastCaches>
+HWY_INLINE void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   const hn::ScalableTag<std::uint8_t> d;
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
-  if (!stream || bytes < 4 * step) {
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    return;
-  }
-  const auto head = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & static_cast<std::uintptr_t>(step - 1));
-  std::memcpy(to, from, static_cast<std::size_t>(head));
   auto* target = reinterpret_cast<std::uint8_t*>(to);
   const auto* source = reinterpret_cast<const std::uint8_t*>(from);
-  std::int64_t i = head;
-  for (; i + step <= bytes; i += step) hn::Stream(hn::LoadU(d, source + i), d, target + i);
-  std::memcpy(to + i, from + i, static_cast<std::size_t>(bytes - i));
-}
-
-// A run of `num_heads` heads of `bytes` each from one row to another.
-HWY_INLINE void copy_heads(std::byte* to, std::int64_t to_stride, const std::byte* from, std::int64_t from_stride,
-                           std::int64_t num_heads, std::int64_t bytes, bool stream) {
-  if (to_stride == bytes && from_stride == bytes) {
-    copy(to, from, num_heads * bytes, stream);
-    return;
+  std::int64_t i = 0;
+  if constexpr (kPastCaches) {
+    i = std::min(bytes,
+                 static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & static_cast<std::uintptr_t>(step - 1)));
+    if (i > 0) std::memcpy(to, from, static_cast<std::size_t>(i));
+    for (; i + step <= bytes; i += step) hn::Stream(hn::LoadU(d, source + i), d, target + i);
+  } else {
+    for (; i + step <= bytes; i += step) hn::StoreU(hn::LoadU(d, source + i), d, target + i);
   }
-  for (std::int64_t h = 0; h < num_heads; ++h) copy(to + h * to_stride, from + h * from_stride, bytes, stream);
+  if (i < bytes) std::memcpy(to + i, from + i, static_cast<std::size_t>(bytes - i));
 }
 
-// Pairs `first` to `first + count` of every head of a row turn by their angles.
 template <class Type>
-HWY_INLINE void rotate_heads(const std::byte* row, std::int64_t head_stride, std::byte* out, std::int64_t out_head_stride,
-                             std::int64_t num_heads, std::int64_t half, std::int64_t first, std::int64_t count,
-                             const CosSin& angles) {
+struct Heads {
   using Lane = typename Type::Lane;
-  for (std::int64_t h = 0; h < num_heads; ++h) {
-    const auto* from = reinterpret_cast<const Lane*>(row + h * head_stride) + first;
-    auto* to = reinterpret_cast<Lane*>(out + h * out_head_stride) + first;
-    rotate<Type>(from, from + half, angles, count, to, to + half);
+  std::byte* row;
+  std::int64_t stride;
+
+  Heads(const HeadRows& rows, std::int64_t index) : row(rows.row(index)), stride(rows.head_stride) {}
+  Lane* operator[](std::int64_t h) const { return reinterpret_cast<Lane*>(row + h * stride); }
+};
+
+// Pairs first to first + count of heads `begin` to `end` turn by their angles. `to(h)` is where head h goes.
+template <class Type, class ToHead>
+HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t half, std::int64_t first,
+                             std::int64_t count, const CosSin& angles, ToHead to) {
+  std::int64_t done = 0;
+  if constexpr (Type::kInTwos) {
+    done = count - count % (2 * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())));
+    for (std::int64_t h = begin; h < end; ++h) rotate_twos<Type>(heads[h], half, first, 0, done, angles, to(h));
+  }
+  if (done == count) return;
+  for (std::int64_t h = begin; h < end; ++h) rotate<Type>(heads[h], half, first, done, count, angles, to(h));
+}
+
+// Each key/value head goes with its share of the query heads, so that stores past the caches are spread evenly over the
+// arithmetic: 4,096 tokens take 0.9 times as long as with whole rows.
+template <class Type, bool kStreamOutputs, bool kStreamPool>
+HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::int64_t position, CosSin& angles) {
+  using Lane = typename Type::Lane;
+  using Out = To<Lane, kStreamOutputs>;
+  const std::int64_t half = call.head_dim / 2;
+  const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(Lane));
+  const bool stored = call.pool_rows[t] >= 0;
+  const std::int64_t row = stored ? call.pool_rows[t] : 0;
+  const Heads<Type> q(call.q, t), k(call.k, t), v(call.v, t), q_out(call.q_out, t), k_out(call.k_out, t);
+  const Heads<Type> k_row(call.k_pool, row), v_row(call.v_pool, row);
+  for (std::int64_t first = 0; first < half; first += kMaxPairs) {
+    const std::int64_t count = std::min(kMaxPairs, half - first);
+    const bool last = first + count == half;
+    angles_of<Type>(call, position, first, count, angles);
+    const auto turn = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to)
+                          HWY_ATTR { rotate_heads<Type>(heads, begin, end, half, first, count, angles, to); };
+    std::int64_t qo = 0;
+    for (std::int64_t kv = 0; kv < call.num_kv_heads; ++kv) {
+      if (kStreamOutputs && stored) {  // read back from memory, k_out would cost more than it does from the L1 cache
+        turn(k, kv, kv + 1, [&](std::int64_t h) { return ToBoth<Lane, kStreamOutputs>{{k_out[h]}, {k_row[h]}}; });
+      } else {
+        turn(k, kv, kv + 1, [&](std::int64_t h) { return Out{k_out[h]}; });
+      }
+      const auto copy_head = [&](Lane* to, const Lane* from) HWY_ATTR {
+        copy<kStreamPool>(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), head_bytes);
+      };
+      if (stored && last) {
+        if constexpr (!kStreamOutputs) copy_head(k_row[kv], k_out[kv]);
+        copy_head(v_row[kv], v[kv]);
+      }
+      const std::int64_t end = call.num_qo_heads * (kv + 1) / call.num_kv_heads;
+      turn(q, qo, end, [&](std::int64_t h) { return Out{q_out[h]}; });
+      qo = end;
+    }
   }
 }
 
-template <class Type>
-void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  const std::int64_t half = call.head_dim / 2;
-  const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
+template <class Type, bool kStreamOutputs, bool kStreamPool>
+void run_tokens(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   const Tensor positions{const_cast<void*>(call.positions), call.positions_dtype, {}, {}, {}, true, false};
   CosSin angles;
   for (std::int64_t t = begin; t < end; ++t) {
     std::int64_t position = 0;
     visit_index_array(positions, [&](const auto* values) { position = load_once(values + t); });
-    for (std::int64_t first = 0; first < half; first += kMaxPairs) {
-      const std::int64_t count = std::min(kMaxPairs, half - first);
-      angles_of<Type>(call, position, first, count, angles);
-      rotate_heads<Type>(call.q.row(t), call.q.head_stride, call.q_out.row(t), call.q_out.head_stride, call.num_qo_heads, half,
-                         first, count, angles);
-      rotate_heads<Type>(call.k.row(t), call.k.head_stride, call.k_out.row(t), call.k_out.head_stride, call.num_kv_heads, half,
-                         first, count, angles);
-    }
-    if (const std::int64_t row = call.pool_rows[t]; row >= 0) {
-      copy_heads(call.k_pool.row(row), call.k_pool.head_stride, call.k_out.row(t), call.k_out.head_stride, call.num_kv_heads,
-                 head_bytes, call.stream_pool);
-      copy_heads(call.v_pool.row(row), call.v_pool.head_stride, call.v.row(t), call.v.head_stride, call.num_kv_heads,
-                 head_bytes, call.stream_pool);
-    }
+    run_token<Type, kStreamOutputs, kStreamPool>(call, t, position, angles);
   }
-  if (call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
+  if (kStreamOutputs || kStreamPool) hwy::FlushStream();  // before another thread is told that this range is done
+}
+
+template <class Type>
+void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
+  if (call.stream_outputs) return run_tokens<Type, true, true>(call, begin, end);
+  if (call.stream_pool) return run_tokens<Type, false, true>(call, begin, end);
+  return run_tokens<Type, false, false>(call, begin, end);
 }
 
 void rope_pool_fused(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {

@@ -1,4 +1,4 @@
-// The contract of rope_pool_fused for front-ends that make the outputs themselves.
+// The contract of rope_pool_fused for front-ends that make the outputs themselves, and what follows it.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,10 @@
 #include <vector>
 
 #include <ropepool/rope_pool_fused.h>
+
+#include "core/frequencies.h"
+#include "core/pool_rows.h"
+#include "core/rope_pool_fused_call.h"
 
 namespace ropepool::contract {
 
@@ -23,3 +27,10 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs);
 Error with_angles(const Error& error, const std::string& word);
 
 }  // namespace ropepool::contract
+
+namespace ropepool {
+
+// What the kernel is told of a call that the contract takes; it points into `rows` and `frequencies`.
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const Frequencies& frequencies);
+
+}  // namespace ropepool

@@ -6,6 +6,8 @@
 
 #include <ropepool/ropepool.h>
 
+#include "core/devices.h"
+#include "ops/rope_pool_fused.h"
 #include "oracle.h"
 #include "sanitizers.h"
 #include "views.h"
@@ -290,6 +292,88 @@ TEST_F(RopePoolFused, EqualHeadsGiveEqualBits) {
       }
     }
   }
+}
+
+// ---- Stores past the caches
+
+Tensor aligned(Memory& memory, DType dtype, const Shape& shape) {
+  Shape longer = shape;
+  longer[0] += 1 + kStreamAlignment;
+  Tensor tensor = memory.make(dtype, longer);
+  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data) % kStreamAlignment;
+  if (past != 0) tensor.data = static_cast<std::byte*>(tensor.data) + (kStreamAlignment - past);
+  tensor.shape = shape;
+  return tensor;
+}
+void align(OpCase& c) {
+  for (Tensor* t : {&c.args.q_out, &c.args.k_out, &c.args.k_pool, &c.args.v_pool}) *t = aligned(c.memory, t->dtype, t->shape);
+}
+
+TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
+  constexpr std::pair<std::int64_t, std::int64_t> kHeads[] = {{1, 1}, {8, 2}, {3, 2}, {2, 3}};
+  for (const DType dtype : kFloats) {
+    const std::int64_t least = 2 * kStreamAlignment / item_size(dtype);  // half a head is a multiple of the alignment
+    for (const std::int64_t head_dim : {least, 3 * least, 4 * least, 2048 + 4 * least}) {
+      for (const auto& [qo, kv] : kHeads) {
+        OpCase c({dtype, 7, qo, kv, head_dim, 9}, 5);
+        align(c);
+        set_indices(c.args.slots, {8, -1, 3, 0, 3, -5, 1});
+        set_bits(c.args.q, 2, 0, 1, dtype == DType::f32 ? 0x7FC12345 : 0x7FC1);  // a NaN
+        const auto before = c.memory.copy();
+        const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
+        const auto frequencies = frequencies_of(head_dim, c.args.rope_base);
+        auto call = resolve(c.args, rows, *frequencies);
+        const auto run = [&](bool outputs, bool pool) {
+          c.memory.restore(before);
+          call.stream_outputs = outputs;
+          call.stream_pool = pool;
+          cpu_kernels().value().rope_pool_fused(call, 0, 7);
+          return c.memory.copy();
+        };
+        const auto regular = run(false, false);
+        EXPECT_TRUE(run(false, true) == regular) << describe(c.args);
+        EXPECT_TRUE(run(true, true) == regular) << describe(c.args);
+        c.memory.restore(before);
+        ASSERT_TRUE(c.run().ok());
+        EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
+      }
+    }
+  }
+}
+
+// What decides over the stores, without a call.
+TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
+  const auto stores = [](std::int64_t tokens, auto change) {
+    OpCase c({DType::bf16, 1, 1, 1, 64, 1});
+    RopePoolFusedArgs& a = c.args;
+    auto* const address = reinterpret_cast<std::byte*>(1 << 20);
+    a.num_qo_heads = 32, a.num_kv_heads = 8, a.head_dim = 128;
+    for (Tensor* t : {&a.q, &a.q_out}) *t = Tensor::contiguous(address, DType::bf16, Shape{tokens, 32, 128});
+    for (Tensor* t : {&a.k, &a.v, &a.k_out}) *t = Tensor::contiguous(address, DType::bf16, Shape{tokens, 8, 128});
+    for (Tensor* t : {&a.k_pool, &a.v_pool}) *t = Tensor::contiguous(address, DType::bf16, Shape{1024, 8, 128});
+    for (Tensor* t : {&a.q_out, &a.k_out}) t->data = address + (1 << 19);
+    change(a);
+    const PoolRows rows(a.slots, 1);
+    const auto frequencies = frequencies_of(a.head_dim, a.rope_base);
+    const auto call = resolve(a, rows, *frequencies);
+    return std::pair(call.stream_outputs, call.stream_pool);
+  };
+  const auto nothing = [](RopePoolFusedArgs&) {};
+  EXPECT_EQ(stores(1, nothing), std::pair(false, false));
+  EXPECT_EQ(stores(7, nothing), std::pair(false, false));
+  EXPECT_EQ(stores(8, nothing), std::pair(false, true));
+  EXPECT_EQ(stores(204, nothing), std::pair(false, true));
+  EXPECT_EQ(stores(205, nothing), std::pair(true, true));  // 2 MiB of outputs
+  EXPECT_EQ(stores(4096, nothing), std::pair(true, true));
+  const auto move = [](Tensor& t, std::int64_t bytes) { t.data = static_cast<std::byte*>(t.data) + bytes; };
+  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out = a.q; }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.q_out, 32); }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_out, 2); }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_pool, 32); }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out.strides[0] += 16; }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [](auto& a) { a.k_pool.strides[1] += 16; }), std::pair(false, true));
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.v_pool, 2); }), std::pair(true, true));  // copied, so aligned on the way
+  EXPECT_EQ(stores(4096, [](auto& a) { a.head_dim = 96; }), std::pair(false, true));    // halves of 96 bytes
 }
 
 // ---- Slots
