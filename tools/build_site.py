@@ -205,7 +205,7 @@ def error_page(entry, more, entries, setup):
             for other in entry["related"]
         ]
         page += [""]
-    page += ["## Elsewhere\n"]
+    page += ["## As data\n"]
     page += [f'- <a href="../api/errors/{code}.json">This entry as JSON</a>']
     page += [
         f"- In Python: {code_span(f'ropepool.explain({code!r})')}; in a shell: {code_span(f'ropepool explain {code}')}",
