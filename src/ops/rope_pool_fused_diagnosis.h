@@ -12,6 +12,7 @@ struct Diagnosis {
   std::string hint;   // "" for the catalog's first solution
 };
 
-Diagnosis diagnose(Refusal refusal, const RopePoolFusedArgs& args);
+// Of the argument that the rule's finding names, and no other.
+Diagnosis diagnose(Refusal refusal, const RopePoolFusedArgs& args, const Error::Finding& finding);
 
 }  // namespace ropepool
