@@ -104,12 +104,12 @@ def q_is_the_projection(m):
     return {"q": m.qkv}
 
 
-@kind("RP001", any_of=(("batch axis", "tokens, heads"), ("batch, tokens",)))
+@kind("RP001", "batch axis", "batch, tokens, heads")
 def batch_axis_not_folded(m):
     return {name: m.call()[name][None] for name in "qkv"}
 
 
-@kind("RP001", any_of=(("batch, heads", "attention"),))
+@kind("RP001", "batch, heads", "attention")
 def layout_of_attention(m):
     return {name: m.call()[name].swapaxes(0, 1)[None] for name in "qkv"}
 
@@ -139,6 +139,27 @@ def mha_qkv_not_unbound(m):
     return {"q": m.qkv.reshape(m.tokens, 3, m.hq, m.d)}
 
 
+@kind("RP001", "k is Q's slice", "not split", fits=gqa)
+def k_is_qs_slice_and_not_split(m):
+    return {"k": m.qkv[:, : m.q_size]}
+
+
+@kind("RP001", "in groups", fits=lambda m: m.hk > 1)
+def q_heads_in_groups(m):
+    return {"q": m.call()["q"].reshape(m.tokens, m.hk, m.hq // m.hk, m.d)}
+
+
+@kind("RP001", "each head", "grouped-query", fits=gqa)
+def kv_expanded_for_gqa(m):
+    k = m.call()["k"]
+    return {"k": np.repeat(k[:, :, None], m.hq // m.hk, axis=2)}
+
+
+@kind("RP001", "one head of", "axis of heads")
+def one_head_of_each_token(m):
+    return {"q": m.call()["q"][:, 0]}
+
+
 @kind("RP002", "positions has a batch axis")
 def position_ids_of_a_batch(m):
     return {"positions": np.arange(m.tokens).reshape(2, -1)}
@@ -162,6 +183,11 @@ def mrope_positions(m):
 @kind("RP002", "slots has a batch axis")
 def slots_as_a_column(m):
     return {"slots": np.arange(m.tokens, dtype=np.int32)[:, None]}
+
+
+@kind("RP002", "padded batch")
+def position_ids_of_a_padded_batch(m):
+    return {"positions": np.zeros((2, m.tokens), np.int64)}
 
 
 @kind("RP002", "block table")
@@ -194,6 +220,33 @@ def unified_pool_kv_first(m):
 def unified_pool_slots_first(m):
     pool = np.zeros((m.slots_in_pool, 2, m.hk, m.d), m.dtype)
     return {"k_pool": pool, "v_pool": pool}
+
+
+@kind("RP003", any_of=(("2 layers", "K and V", "pages"),))
+def pools_of_two_layers(m):
+    return {name: np.zeros((2, *m.pool_shape), m.dtype) for name in ("k_pool", "v_pool")}
+
+
+@kind("RP003", any_of=(("K and V", "pages of 2 slots"),))
+def pools_in_pages_of_two(m):
+    return {name: np.zeros((300, 2, m.hk, m.d), m.dtype) for name in ("k_pool", "v_pool")}
+
+
+@kind("RP003", "pages")
+def pages_of_a_unified_pool(m):
+    # To flatten these would be a copy.
+    pool = np.zeros((10, 2, 16, m.hk, m.d), m.dtype)
+    return {"k_pool": pool[:, 0], "v_pool": pool[:, 1]}
+
+
+@kind("RP003", "heads first", "sequences", fits=lambda m: m.hk != 2)
+def static_cache_of_one_sequence(m):
+    return {name: np.zeros((1, m.hk, 300, m.d), m.dtype) for name in ("k_pool", "v_pool")}
+
+
+@kind("RP003", "K and V", "tensor parallelism")
+def flat_pools_of_twice_the_width(m):
+    return {name: np.zeros((160, 2 * m.hk * m.d), m.dtype) for name in ("k_pool", "v_pool")}
 
 
 @kind("RP003", "heads and lanes in one axis")
@@ -229,7 +282,23 @@ def q_lanes_first(m):
     return {"q": m.call()["q"].swapaxes(1, 2)}
 
 
-@kind("RP004", "q is the whole packed QKV")
+@kind("RP004", "gate")
+def q_with_its_gate(m):
+    return {"q": np.ones((m.tokens, 2 * m.hq, m.d), m.dtype)}
+
+
+@kind("RP004", "one rank's under tensor parallelism over 2")
+def counts_of_one_rank(m):
+    call = m.call()
+    return {name: np.repeat(call[name], 2, axis=1) for name in "qkv"}
+
+
+@kind("RP004", "cut short|another model", fits=lambda m: m.hk > 2 and m.hq % 2 == 0 and m.hq != 2 * m.hk)
+def half_of_qs_heads(m):
+    return {"q": m.call()["q"][:, : m.hq // 2]}
+
+
+@kind("RP004", "whole packed QKV")
 def q_with_all_heads(m):
     return {"q": m.heads(m.qkv)}
 
@@ -265,6 +334,16 @@ def q_of_another_layer_kind(m):
 @kind("RP005", "k has", "chunk", "not sliced")
 def k_not_sliced_for_the_chunk(m):
     return {"k": np.ones((m.tokens + 7, m.hk, m.d), m.dtype)}
+
+
+@kind("RP005", "k has", "padding")
+def k_padded(m):
+    return {"k": np.ones((16, m.hk, m.d), m.dtype)}
+
+
+@kind("RP005", "whole model's|another model")
+def num_kv_heads_of_a_pool_that_agrees(m):
+    return {"num_kv_heads": m.hk + 1}
 
 
 @kind("RP005", "K and V were repeated", fits=gqa)
@@ -303,7 +382,7 @@ def k_of_another_layer_kind(m):
     return {"k": np.ones((m.tokens, m.hk, m.d + 16), m.dtype)}
 
 
-@kind("RP005", "k is the whole packed QKV")
+@kind("RP005", "whole packed QKV")
 def k_with_all_heads(m):
     return {"k": m.heads(m.qkv)}
 
@@ -325,6 +404,16 @@ def v_is_qs_slice(m):
 @kind("RP006", any_of=(("Q's slice", "repeated", "{m.hq} heads"),), fits=gqa)
 def v_repeated_for_gqa(m):
     return {"v": np.repeat(m.call()["v"], m.hq // m.hk, axis=1)}
+
+
+@kind("RP006", "sliced from 0", "Q and K", fits=gqa)
+def v_cut_from_zero(m):
+    return {"v": m.heads(m.qkv[:, : m.q_size + m.kv_size])}
+
+
+@kind("RP006", "sliced from kv_size", fits=lambda m: m.hq not in (m.hk, 2 * m.hk))
+def v_alone_cut_from_kv_size(m):
+    return {"v": m.heads(m.qkv[:, m.kv_size :])}
 
 
 @kind("RP006", "K and V")
@@ -424,12 +513,24 @@ def pool_with_v_beside_k(m):
     return {name: np.zeros((64, m.hk, 2 * m.d), m.dtype) for name in ("k_pool", "v_pool")}
 
 
+@kind("RP008", "K and V")
+def one_pool_with_v_beside_k(m):
+    pool = np.zeros((64, m.hk, 2 * m.d), m.dtype)
+    return {"k_pool": pool, "v_pool": pool}
+
+
+@kind("RP008", "K and V")
+def one_pool_with_v_heads_behind_k(m):
+    pool = np.zeros((64, 2 * m.hk, m.d), m.dtype)
+    return {"k_pool": pool, "v_pool": pool}
+
+
 @kind("RP008", "pages of 16", "one axis", fits=lambda m: m.hk > 1)
 def pages_with_flat_rows(m):
     return {name: np.zeros((10, 16, m.hk * m.d), m.dtype) for name in ("k_pool", "v_pool")}
 
 
-@kind("RP008", "whole model", "tensor parallelism", fits=lambda m: m.hq != m.hk * 4)
+@kind("RP008", "whole model", "tensor parallelism")
 def pools_of_the_whole_model(m):
     return {name: np.zeros((64, m.hk * 4, m.d), m.dtype) for name in ("k_pool", "v_pool")}
 
@@ -437,6 +538,13 @@ def pools_of_the_whole_model(m):
 @kind("RP008", "another kind of layer|another model")
 def pools_of_another_layer_kind(m):
     return {name: np.zeros((64, m.hk, m.d + 16), m.dtype) for name in ("k_pool", "v_pool")}
+
+
+@kind("RP008", "pages of 16", fits=lambda m: m.hk > 1)
+def unified_pages_with_flat_rows(m):
+    # To flatten these would be a copy.
+    pool = np.zeros((10, 2, 16, m.hk * m.d), m.dtype)
+    return {"k_pool": pool[:, 0], "v_pool": pool[:, 1]}
 
 
 @kind("RP009", "v_pool has 161 slots", "k_pool has 160")
@@ -474,6 +582,26 @@ def q_widened_by_a_bias(m):
     return bf16(m.call(), "k", "v", "k_pool", "v_pool")
 
 
+@kind("RP010", "q is float64")
+def q_scaled_by_a_numpy_float(m):
+    return {"q": m.call()["q"].astype(np.float64)}
+
+
+@kind("RP010", "q and k are float64")
+def q_and_k_float64(m):
+    return {name: m.call()[name].astype(np.float64) for name in "qk"}
+
+
+@kind("RP010", "v alone was narrowed")
+def v_narrowed(m):
+    return bf16(m.call(), "v")
+
+
+@kind("RP010", "q alone was widened", "narrowed")
+def q_and_pools_float32(m):
+    return bf16(m.call(), "k", "v") | {"k_pool": np.zeros(m.pool_shape, np.float16)}
+
+
 @kind("RP010", "v alone was widened")
 def v_widened(m):
     return bf16(m.call(), "q", "k", "k_pool", "v_pool")
@@ -493,6 +621,22 @@ def v_bits_as_uint16(m):
 @kind("RP011", "pools are float32", "default")
 def pools_with_the_default_dtype(m):
     return bf16(m.call(), "q", "k", "v")
+
+
+@kind("RP011", "q, k and v are float64")
+def qkv_float64(m):
+    return {name: m.call()[name].astype(np.float64) for name in "qkv"}
+
+
+@kind("RP011", "q, k and v hold uint16", "bits")
+def qkv_as_bits(m):
+    call = m.call() | bf16(m.call(), *FLOATS)
+    return {name: call[name] for name in FLOATS} | {name: call[name].view(np.uint16) for name in "qkv"}
+
+
+@kind("RP011", "q, k and v were narrowed|default")
+def qkv_narrowed(m):
+    return {name: m.call()[name].astype(np.float16) for name in "qkv"}
 
 
 @kind("RP011", "uint16", "bits")
@@ -517,7 +661,7 @@ def v_pool_without_a_dtype(m):
     return {"v_pool": np.zeros(m.pool_shape)}
 
 
-@kind("RP012", "q is float64", "default")
+@kind("RP012", "float64", "default")
 def everything_float64(m):
     return {name: m.call()[name].astype(np.float64) for name in FLOATS}
 
@@ -527,9 +671,14 @@ def everything_big_endian(m):
     return {name: m.call()[name].astype(">f4") for name in FLOATS}
 
 
-@kind("RP012", "bits")
+@kind("RP012", "bits", "quantised")
 def everything_bits(m):
     return {name: m.call()[name].astype(np.uint16) for name in FLOATS}
+
+
+@kind("RP012", "bits", "quantised")
+def everything_int16(m):
+    return {name: m.call()[name].astype(np.int16) for name in FLOATS}
 
 
 @kind("RP013", "slots is float64")
@@ -597,7 +746,7 @@ def rope_base_left_out(m):
     return {"rope_base": None}
 
 
-@kind("RP015", "overflow")
+@kind("RP015", "overflow", "infinity")
 def scaled_base_overflowed(m):
     return {"rope_base": float("inf")}
 
@@ -639,6 +788,39 @@ def slots_reversed(m):
 def k_pool_in_packed_bytes(m):
     size = int(np.prod(m.pool_shape)) * 4
     return {"k_pool": np.zeros(size + 1, np.uint8)[1:].view(m.dtype).reshape(m.pool_shape)}
+
+
+@kind("RP016", "transposed")
+def pools_stored_lanes_first(m):
+    pools = np.zeros((2, m.slots_in_pool, m.d, m.hk), m.dtype).swapaxes(2, 3)
+    return {"k_pool": pools[0], "v_pool": pools[1]}
+
+
+@kind("RP016", "v_pool takes one lane in 2")
+def pool_of_interleaved_lanes(m):
+    return {"v_pool": np.zeros((m.slots_in_pool, m.hk, 2 * m.d), m.dtype)[..., ::2]}
+
+
+@kind("RP016", "k_out takes one lane in 2")
+def output_of_interleaved_lanes(m):
+    return {"k_out": np.zeros((m.tokens, m.hk, 2 * m.d), m.dtype)[..., ::2]}
+
+
+@kind("RP017", "q_out has", "longest step")
+def output_for_the_longest_step(m):
+    return {"q_out": np.empty((512, m.hq, m.d), m.dtype)}
+
+
+@kind("RP017", "heads first", fits=lambda m: m.tokens != m.hk)
+def output_heads_first(m):
+    return {"k_out": np.empty((m.hk, m.tokens, m.d), m.dtype)}
+
+
+@kind("RP017", "can't be written", "writeable")
+def pool_locked(m):
+    pool = np.zeros(m.pool_shape, m.dtype)
+    pool.flags.writeable = False
+    return {"k_pool": pool}
 
 
 @kind("RP017", "q_out has", "another step")
@@ -691,6 +873,51 @@ def v_is_k_in_place(m):
     return {"k": k, "v": k, "k_out": k}
 
 
+def packed_in_place(m, **changes):
+    """The right call on a packed QKV of its own, turned in place."""
+    call = Model(m.name, m.hq, m.hk, m.d, m.tokens).call()
+    return call | {"q_out": call["q"], "k_out": call["k"]} | changes
+
+
+@kind("RP019", "k is turned in place", "v reaches into k", "boundary", fits=lambda m: m.hk > 1)
+def v_sliced_a_head_early_in_place(m):
+    fresh = Model(m.name, m.hq, m.hk, m.d, m.tokens)
+    begin = m.q_size + m.kv_size - m.d
+    call = fresh.call(v=m.heads(fresh.qkv[:, begin : begin + m.kv_size]))
+    return call | {"q_out": call["q"], "k_out": call["k"]}
+
+
+@kind("RP019", "v lies in v_pool's memory")
+def v_is_of_the_pool_in_place(m):
+    pool = np.zeros(m.pool_shape, m.dtype)
+    return packed_in_place(m, v=pool[3 : 3 + m.tokens], v_pool=pool)
+
+
+@kind("RP019", "q_out lies in v's memory", "reused")
+def output_in_v_beside_one_array_for_both_pools(m):
+    buffer = np.zeros((m.tokens, m.hq + m.hk, m.d), m.dtype)
+    pool = np.zeros(m.pool_shape, m.dtype)
+    return {"v": buffer[:, m.hq - 1 : m.hq + m.hk - 1], "q_out": buffer[:, : m.hq], "k_pool": pool, "v_pool": pool}
+
+
+@kind("RP019", "swapped", fits=lambda m: not gqa(m))
+def outputs_swapped_in_place(m):
+    call = m.call(q=m.call()["q"].copy(), k=m.call()["k"].copy())
+    return call | {"q_out": call["k"], "k_out": call["q"]}
+
+
+@kind("RP019", "other strides")
+def output_begins_where_q_does(m):
+    buffer = np.zeros((2 * m.tokens, m.hq, m.d), m.dtype)
+    return {"q": buffer[: m.tokens], "q_out": buffer[::2]}
+
+
+@kind("RP019", "views of one buffer", "boundary")
+def pools_cut_with_a_common_row(m):
+    pool = np.zeros((2 * m.slots_in_pool, m.hk, m.d), m.dtype)
+    return {"k_pool": pool[: m.slots_in_pool], "v_pool": pool[m.slots_in_pool - 1 : -1]}
+
+
 @kind("RP019", "off by|reused")
 def output_shifted_by_a_token(m):
     buffer = np.ones((m.tokens + 1, m.hq, m.d), m.dtype)
@@ -737,6 +964,12 @@ def positions_and_slots_swapped(m):
     return {"positions": m.call()["slots"].astype(np.int64), "slots": np.arange(5000, 5000 + m.tokens)}
 
 
+@kind("RP020", "too small", "swapped")
+def fresh_run_past_the_end(m):
+    positions = np.random.default_rng(1).permutation(m.tokens)  # a decode batch: positions of as many requests
+    return {"positions": positions, "slots": np.arange(m.tokens) + m.slots_in_pool - 2}
+
+
 @kind("RP020", "no slots yet")
 def pools_still_empty(m):
     return {name: np.zeros((0, m.hk, m.d), m.dtype) for name in ("k_pool", "v_pool")}
@@ -756,6 +989,11 @@ def padding_position_through_uint32(m):
 @kind("RP021", "never filled|NaN")
 def positions_never_filled(m):
     return with_position(m, -(2**63))
+
+
+@kind("RP021", "two int32 positions, 5 and 6")
+def int32_positions_read_as_int64(m):
+    return with_position(m, 5 + (6 << 32))
 
 
 @kind("RP021", "hash|address|time")

@@ -7,6 +7,7 @@ import collections
 import re
 
 import mistakes
+import ml_dtypes
 import numpy as np
 import pytest
 import ropepool
@@ -75,6 +76,116 @@ def test_no_other_mistake_is_named_with_certainty():
     for kind, row in score().items():
         for model, _, cause in row[3]:
             assert HEDGES.search(cause), f"{kind}, {model}: {cause}"
+
+
+# ---- Mends that are code: what follows them must help
+
+ARRAYS = ("q", "k", "v", "positions", "slots", "k_pool", "v_pool", "q_out", "k_out")
+POOLS = ("k_pool", "v_pool")
+
+
+def assignments(hint, names):
+    """The longest beginning of a mend that is code over these names, as statements, or None."""
+    ends = [len(hint), *(found.start() for found in re.finditer("[,;]", hint))]
+    for end in sorted(ends, reverse=True):
+        for text in (hint[:end].strip(), f"(lambda **given: globals().update(given))({hint[:end].strip()})"):
+            try:
+                code = compile(text, "mend", "exec")
+            except SyntaxError:
+                continue
+            changes = "=" in text and "==" not in text
+            if changes and set(code.co_names) - {"globals", "update"} <= names | set(ARRAYS) | {"qkv", "kv", "pool"}:
+                return code
+    return None
+
+
+def attributes(*types):
+    return {name for each in types for name in dir(each)}
+
+
+def followed(hint, model, arguments):
+    """The arguments after the mend, or None where the mend is not code."""
+    # What a mend may speak of beside the arguments: names of the user's own that the arguments come from.
+    context = {"numpy": np, "ml_dtypes": ml_dtypes, "qkv": model.qkv, "layer": 0, "pool": arguments["k_pool"]}
+    context |= {"q_size": model.q_size, "kv_size": model.kv_size}
+    names = set(context) | set(arguments) | attributes(np, ml_dtypes, np.ndarray, np.dtype)
+    code = assignments(hint, names)
+    if code is None:
+        return None
+    scope = context | dict(arguments)
+    exec(code, scope)
+    result = {name: scope[name] for name in (*arguments, "q_out", "k_out") if name in scope}
+    if "qkv[..., " in hint:  # what is cut from the projection is split into heads as before
+        for name in "qkv":
+            if result[name].ndim == 2:
+                result[name] = model.heads(result[name])
+    return result
+
+
+@pytest.mark.parametrize("kind", mistakes.KINDS, ids=lambda kind: kind.name)
+def test_a_mend_that_is_code_helps_and_keeps_the_callers_pools(kind):
+    for k, model, arguments in mistakes.seeded():
+        if k is not kind:
+            continue
+        seen = set()
+        while True:
+            try:
+                ropepool.rope_pool_fused(**arguments)
+                break
+            except ropepool.ContractError as error:
+                refusal = error
+            fault = (refusal.code, refusal.argument)
+            assert fault not in seen, f"{model.name}: {refusal.hint} did not help: {refusal}"
+            seen.add(fault)
+            mended = followed(refusal.hint, model, arguments)
+            if mended is None:
+                break
+            for name in POOLS:
+                mine = arguments[name]
+                assert np.shares_memory(mended[name], mine) or not mine.size, f"{model.name}: {refusal.hint}"
+            arguments = mended
+
+
+FOLLOWED_AT_LEAST = 60  # kinds whose first mend is code, so that the test above tests something
+
+
+def test_most_mends_are_code():
+    first = {kind.name: (model, arguments) for kind, model, arguments in reversed(mistakes.seeded())}
+    code = [name for name, (m, a) in first.items() if followed(refusal_of(a).hint, m, a) is not None]
+    assert len(code) >= FOLLOWED_AT_LEAST, code
+
+
+@pytest.mark.parametrize("name", ["k_pool", "v_pool", "q_out", "k_out"])
+def test_no_mend_copies_what_is_written(name):
+    for kind, model, arguments in mistakes.seeded():
+        hint = refusal_of(arguments).hint
+        assert not re.search(rf"{name} = [^;]*(\.copy\(|ascontiguousarray|\.astype\()", hint), (
+            f"{kind.name}, {model.name}: {hint}"
+        )
+
+
+# ---- No cause where none fits
+
+
+def test_v_as_the_call_says_is_not_blamed_for_k():
+    model = mistakes.MODELS[0]
+    wrong = model.call(k=model.call()["k"][:, :, : model.d // 2], k_pool=np.zeros((64, 3, 5), model.dtype))
+    causes = {error.code: error.cause for error in ropepool.check(**wrong)}
+    assert "k is not" in causes["RP006"] and "k_pool is not" in causes["RP009"]
+
+
+@pytest.mark.parametrize("name", ["head_dim", "num_qo_heads", "num_kv_heads"])
+def test_a_negative_count_is_no_missing_key(name):
+    model = mistakes.MODELS[0]
+    causes = {error.code: error.cause for error in ropepool.check(**model.call(**{name: -64}))}
+    assert causes["RP014"] == ""
+
+
+def test_two_pools_are_not_called_one():
+    for kind, model, arguments in mistakes.seeded():
+        if kind.code == "RP003" and not np.shares_memory(arguments["k_pool"], arguments["v_pool"]):
+            cause = refusal_of(arguments).cause
+            assert "K and V" not in cause or HEDGES.search(cause), f"{kind.name}, {model.name}: {cause}"
 
 
 def test_right_calls_are_not_refused():
