@@ -60,52 +60,32 @@ Finding must(const char* argument, const char* be, std::string expected, std::st
   return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
 }
 
-// Whether elements can be found at all, on whole items and all within 63 bits; and their bytes, none where the size of an item or
-// the length of an axis is not known.
-struct Placement {
-  bool found = false;
-  ByteRange bytes;
-};
-Placement place(const Tensor& tensor) {
-  const std::int64_t item = item_size_of(tensor.dtype);
-  bool empty = false;
-  for (std::int64_t length : tensor.shape) {
-    if (length < 0) return {};
-    empty = empty || length == 0;
-  }
-  if (empty) return {true, {}};
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (address == 0 || tensor.unaligned || (item > 0 && (address & static_cast<std::uintptr_t>(item - 1)) != 0)) return {};
-  std::int64_t low = 0, high = item;
-  const int rank = std::min(tensor.rank(), Dims::kMaxRank);
-  for (int axis = 0; axis < rank; ++axis) {
-    std::int64_t reach = 0;
-    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
-    if (__builtin_mul_overflow(tensor.strides[axis], tensor.shape[axis] - 1, &reach) ||
-        __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound)) {
-      return {};
-    }
-  }
-  if (rank < tensor.rank()) return {true, {}};
-  return {true, {address + static_cast<std::uint64_t>(low), address + static_cast<std::uint64_t>(high)}};
-}
-
-// nullptr where place() finds the elements.
+// nullptr where elements can be found at all: on whole items, all within 63 bits.
 const char* placement_fault(const Tensor& tensor, std::string& actual) {
-  if (place(tensor).found) return nullptr;
+  const auto item = item_size(tensor.dtype);
   for (std::int64_t length : tensor.shape) {
     if (length < 0) return actual = to_string(tensor.shape), "no negative length";
   }
+  if (tensor.empty()) return nullptr;
   if (tensor.data == nullptr) return actual = "a null pointer", "data";
   if (tensor.unaligned) return actual = "an offset or stride between two elements", "data and strides on whole elements";
-  const auto item = static_cast<std::uintptr_t>(item_size(tensor.dtype));
-  const auto past = item > 0 ? reinterpret_cast<std::uintptr_t>(tensor.data) % item : 0;
+  const auto past = item > 0 ? reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item) : 0;
   if (past != 0) {
     return actual = fmt::format("an address {} byte{} past one", past, past == 1 ? "" : "s"),
            "data and strides on whole elements";
   }
-  return actual = fmt::format("shape {} with strides {}", to_string(tensor.shape), to_string(tensor.strides)),
-         "elements within the address space";
+  std::int64_t low = 0, high = item;
+  for (int axis = 0; axis < std::min(tensor.rank(), Dims::kMaxRank); ++axis) {
+    const std::int64_t steps = tensor.shape[axis] - 1;
+    std::int64_t reach = 0;
+    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
+    if (steps > 0 && (__builtin_mul_overflow(tensor.strides[axis], steps, &reach) ||
+                      __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound))) {
+      return actual = fmt::format("shape {} with strides {}", to_string(tensor.shape), to_string(tensor.strides)),
+             "elements within the address space";
+    }
+  }
+  return nullptr;
 }
 
 // nullptr where they are read as they lie, too: with a unit innermost stride.
@@ -119,9 +99,16 @@ const char* layout_fault(const Tensor& tensor, std::string& actual) {
   return nullptr;
 }
 
+// Whether later rules can look at the bytes of the tensor, gaps or not.
+bool readable(const Tensor& tensor) {
+  std::string unused;
+  return tensor.given() && item_size(tensor.dtype) > 0 && tensor.rank() <= Dims::kMaxRank &&
+         placement_fault(tensor, unused) == nullptr;
+}
+
 // Whether positions or slots can be read here, so that their values can be checked.
 bool readable_indices(const Tensor& tensor) {
-  return tensor.rank() == 1 && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && place(tensor).found;
+  return tensor.rank() == 1 && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && readable(tensor);
 }
 
 // The first index whose value is above `high` or below `low`, or -1; and that value.
@@ -357,7 +344,9 @@ Check overlap(const Args& a, Outputs) {
     Named array;
     ByteRange bytes;  // empty where the array can't be judged
   };
-  const auto placed = [](const Named& array) { return Placed{array, place(*array.tensor).bytes}; };
+  const auto place = [](const Named& array) {
+    return Placed{array, readable(*array.tensor) ? byte_range(*array.tensor) : ByteRange{}};
+  };
   const auto meet = [](const Placed& x, const Placed& y) {  // addresses of two devices have nothing to do with each other
     return intersect(x.bytes, y.bytes) && x.array.tensor->device == y.array.tensor->device;
   };
@@ -366,8 +355,8 @@ Check overlap(const Args& a, Outputs) {
   };
   std::array<Placed, 4> written;
   std::array<Placed, 5> inputs;
-  std::ranges::transform(written_arrays(a), written.begin(), placed);
-  std::ranges::transform(input_arrays(a), inputs.begin(), placed);
+  std::ranges::transform(written_arrays(a), written.begin(), place);
+  std::ranges::transform(input_arrays(a), inputs.begin(), place);
   for (std::size_t i = 0; i < written.size(); ++i) {
     const Placed& out = written[i];
     if (out.bytes.begin != out.bytes.end && overlaps_itself(*out.array.tensor)) return shared(out.array.name, "itself");
