@@ -54,6 +54,12 @@ constexpr const DTypeRow* row_of(DType dtype) {
   return n < std::size(kDTypes) ? &kDTypes[n] : nullptr;
 }
 
+// item_size, where every nanosecond of a small call counts.
+constexpr std::int64_t item_size_of(DType dtype) {
+  const DTypeRow* row = row_of(dtype);
+  return row == nullptr ? 0 : row->item_size;
+}
+
 // Types without a value of their own, as DLPack numbers them: different ones stay different, and a refusal can name them.
 constexpr DType other_dtype(std::uint32_t code, std::uint32_t bits, std::uint32_t lanes = 1) {
   return static_cast<DType>(static_cast<std::uint32_t>(DType::other) + ((code << 8 | bits) << 8 | lanes));

@@ -6,10 +6,7 @@
 
 namespace ropepool {
 
-std::int64_t item_size(DType dtype) {
-  const DTypeRow* row = row_of(dtype);
-  return row == nullptr ? 0 : row->item_size;
-}
+std::int64_t item_size(DType dtype) { return item_size_of(dtype); }
 
 std::string to_string(DType dtype) {
   const std::string_view name = name_of(dtype);

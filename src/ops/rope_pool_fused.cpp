@@ -36,79 +36,94 @@ struct Named {
   const Tensor* tensor;
 };
 
-std::array<Named, 9> all_arrays(const Args& a) {
-  return {{{"q", &a.q},
-           {"k", &a.k},
-           {"v", &a.v},
-           {"positions", &a.positions},
-           {"slots", &a.slots},
-           {"k_pool", &a.k_pool},
-           {"v_pool", &a.v_pool},
-           {"q_out", &a.q_out},
-           {"k_out", &a.k_out}}};
-}
-std::array<Named, 4> written_arrays(const Args& a) {
-  return {{{"q_out", &a.q_out}, {"k_out", &a.k_out}, {"k_pool", &a.k_pool}, {"v_pool", &a.v_pool}}};
-}
-std::array<Named, 5> input_arrays(const Args& a) {
-  return {{{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"positions", &a.positions}, {"slots", &a.slots}}};
-}
-
 // The summary of most rules beyond the original's: "{argument} must {be} {expected}, got {actual}".
 Finding must(const char* argument, const char* be, std::string expected, std::string actual) {
   std::string summary = fmt::format("{} must {} {}, got {}", argument, be, expected, actual);
   return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
 }
 
-// nullptr where elements can be found at all: on whole items, all within 63 bits.
+// Whether elements can be found at all, on whole items and all within 63 bits; and their bytes, none where the size of an item
+// or the length of an axis is not known.
+struct Placement {
+  bool found = false;
+  ByteRange bytes;
+};
+Placement place(const Tensor& tensor) {
+  const std::int64_t item = item_size_of(tensor.dtype);
+  bool empty = false;
+  for (std::int64_t length : tensor.shape) {
+    if (length < 0) return {};
+    empty = empty || length == 0;
+  }
+  if (empty) return {true, {}};
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address == 0 || tensor.unaligned || (item > 0 && (address & static_cast<std::uintptr_t>(item - 1)) != 0)) return {};
+  std::int64_t low = 0, high = item;
+  const int rank = std::min(tensor.rank(), Dims::kMaxRank);
+  for (int axis = 0; axis < rank; ++axis) {
+    std::int64_t reach = 0;
+    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
+    if (__builtin_mul_overflow(tensor.strides[axis], tensor.shape[axis] - 1, &reach) ||
+        __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound)) {
+      return {};
+    }
+  }
+  if (item == 0 || rank < tensor.rank()) return {true, {}};
+  return {true, {address + static_cast<std::uint64_t>(low), address + static_cast<std::uint64_t>(high)}};
+}
+
+// Why place() does not find the elements.
 const char* placement_fault(const Tensor& tensor, std::string& actual) {
-  const auto item = item_size(tensor.dtype);
   for (std::int64_t length : tensor.shape) {
     if (length < 0) return actual = to_string(tensor.shape), "no negative length";
   }
-  if (tensor.empty()) return nullptr;
   if (tensor.data == nullptr) return actual = "a null pointer", "data";
   if (tensor.unaligned) return actual = "an offset or stride between two elements", "data and strides on whole elements";
-  const auto past = item > 0 ? reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(item) : 0;
+  const auto item = static_cast<std::uintptr_t>(item_size(tensor.dtype));
+  const auto past = item > 0 ? reinterpret_cast<std::uintptr_t>(tensor.data) % item : 0;
   if (past != 0) {
     return actual = fmt::format("an address {} byte{} past one", past, past == 1 ? "" : "s"),
            "data and strides on whole elements";
   }
-  std::int64_t low = 0, high = item;
-  for (int axis = 0; axis < std::min(tensor.rank(), Dims::kMaxRank); ++axis) {
-    const std::int64_t steps = tensor.shape[axis] - 1;
-    std::int64_t reach = 0;
-    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
-    if (steps > 0 && (__builtin_mul_overflow(tensor.strides[axis], steps, &reach) ||
-                      __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound))) {
-      return actual = fmt::format("shape {} with strides {}", to_string(tensor.shape), to_string(tensor.strides)),
-             "elements within the address space";
-    }
-  }
-  return nullptr;
+  return actual = fmt::format("shape {} with strides {}", to_string(tensor.shape), to_string(tensor.strides)),
+         "elements within the address space";
 }
 
-// nullptr where they are read as they lie, too: with a unit innermost stride.
-const char* layout_fault(const Tensor& tensor, std::string& actual) {
-  if (const char* fault = placement_fault(tensor, actual)) return fault;
-  if (tensor.empty()) return nullptr;
+bool has_unit_innermost_stride(const Tensor& tensor) {
   const int last = tensor.rank() - 1;
-  if (last >= 0 && last < Dims::kMaxRank && tensor.shape[last] != 1 && tensor.strides[last] != 1) {
-    return actual = fmt::format("{}", tensor.strides[last]), "an innermost stride of 1";
-  }
-  return nullptr;
+  return last < 0 || last >= Dims::kMaxRank || tensor.shape[last] == 1 || tensor.strides[last] == 1 || tensor.empty();
 }
 
-// Whether later rules can look at the bytes of the tensor, gaps or not.
-bool readable(const Tensor& tensor) {
-  std::string unused;
-  return tensor.given() && item_size(tensor.dtype) > 0 && tensor.rank() <= Dims::kMaxRank &&
-         placement_fault(tensor, unused) == nullptr;
-}
+// What several rules look at, found once.
+struct Facts {
+  struct Array {
+    const char* name;
+    const Tensor* tensor;
+    Placement placement;
+  };
+  enum Index : std::size_t { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out };
+  static constexpr Index kInputs[] = {q, k, v, positions, slots}, kWritten[] = {q_out, k_out, k_pool, v_pool};
+
+  Outputs outputs;
+  std::array<Array, 9> arrays;
+
+  Facts(const Args& a, Outputs made)
+      : outputs(made),
+        arrays{{{"q", &a.q, place(a.q)},
+                {"k", &a.k, place(a.k)},
+                {"v", &a.v, place(a.v)},
+                {"positions", &a.positions, place(a.positions)},
+                {"slots", &a.slots, place(a.slots)},
+                {"k_pool", &a.k_pool, place(a.k_pool)},
+                {"v_pool", &a.v_pool, place(a.v_pool)},
+                {"q_out", &a.q_out, place(a.q_out)},
+                {"k_out", &a.k_out, place(a.k_out)}}} {}
+};
 
 // Whether positions or slots can be read here, so that their values can be checked.
-bool readable_indices(const Tensor& tensor) {
-  return tensor.rank() == 1 && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && readable(tensor);
+bool readable_indices(const Facts::Array& array) {
+  const Tensor& tensor = *array.tensor;
+  return tensor.rank() == 1 && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && array.placement.found;
 }
 
 // The first index whose value is above `high` or below `low`, or -1; and that value.
@@ -138,7 +153,7 @@ bool is_shape(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t
 
 using Check = std::optional<Finding>;
 
-Check qkv_rank(const Args& a, Outputs) {
+Check qkv_rank(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"q", &a.q}, Named{"k", &a.k}, Named{"v", &a.v}}) {
     if (tensor->rank() != 3) {
       return Finding{"rope_pool_fused expects q/k/v to be 3-D", name, "3 axes", to_string(tensor->shape), "", ""};
@@ -147,7 +162,7 @@ Check qkv_rank(const Args& a, Outputs) {
   return {};
 }
 
-Check positions_slots_rank(const Args& a, Outputs) {
+Check positions_slots_rank(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
     if (tensor->rank() != 1) {
       return Finding{"rope_pool_fused expects positions/slots to be 1-D", name, "1 axis", to_string(tensor->shape), "", ""};
@@ -156,7 +171,7 @@ Check positions_slots_rank(const Args& a, Outputs) {
   return {};
 }
 
-Check pools_rank(const Args& a, Outputs) {
+Check pools_rank(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"k_pool", &a.k_pool}, Named{"v_pool", &a.v_pool}}) {
     if (tensor->rank() != 3) {
       return Finding{"rope_pool_fused expects pool tensors to be 3-D", name, "3 axes", to_string(tensor->shape), "", ""};
@@ -165,7 +180,7 @@ Check pools_rank(const Args& a, Outputs) {
   return {};
 }
 
-Check q_shape(const Args& a, Outputs) {
+Check q_shape(const Args& a, const Facts&) {
   if (a.q.rank() == 3 && is_shape(a.q, a.q.shape[0], a.num_qo_heads, a.head_dim)) return {};
   return Finding{fmt::format("q shape must be [num_tokens, num_qo_heads, head_dim], got {}", to_string(a.q.shape)),
                  "q",
@@ -175,7 +190,7 @@ Check q_shape(const Args& a, Outputs) {
                  ""};
 }
 
-Check k_shape(const Args& a, Outputs) {
+Check k_shape(const Args& a, const Facts&) {
   const bool counted = a.q.rank() == 3;  // else nobody knows how many tokens there are, and any number will do
   if (is_shape(a.k, counted ? a.q.shape[0] : a.k.shape[0], a.num_kv_heads, a.head_dim)) return {};
   return Finding{fmt::format("k shape must be [num_tokens, num_kv_heads, head_dim], got {}", to_string(a.k.shape)),
@@ -187,7 +202,7 @@ Check k_shape(const Args& a, Outputs) {
                  ""};
 }
 
-Check v_shape(const Args& a, Outputs) {
+Check v_shape(const Args& a, const Facts&) {
   if (a.v.shape == a.k.shape) return {};
   return Finding{fmt::format("v shape must match k shape, got {} vs {}", to_string(a.v.shape), to_string(a.k.shape)),
                  "v",
@@ -197,7 +212,7 @@ Check v_shape(const Args& a, Outputs) {
                  ""};
 }
 
-Check token_counts(const Args& a, Outputs) {
+Check token_counts(const Args& a, const Facts&) {
   const bool counted = a.q.rank() == 3;  // else all that can be told is whether the two agree
   const Shape tokens = counted ? Shape{a.q.shape[0]} : a.positions.shape;
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
@@ -213,7 +228,7 @@ Check token_counts(const Args& a, Outputs) {
   return {};
 }
 
-Check k_pool_shape(const Args& a, Outputs) {
+Check k_pool_shape(const Args& a, const Facts&) {
   if (a.k_pool.rank() == 3 && is_shape(a.k_pool, a.k_pool.shape[0], a.num_kv_heads, a.head_dim)) return {};
   return Finding{fmt::format("k_pool has incompatible shape {}", to_string(a.k_pool.shape)),
                  "k_pool",
@@ -223,7 +238,7 @@ Check k_pool_shape(const Args& a, Outputs) {
                  ""};
 }
 
-Check v_pool_shape(const Args& a, Outputs) {
+Check v_pool_shape(const Args& a, const Facts&) {
   if (a.v_pool.shape == a.k_pool.shape) return {};
   return Finding{
       fmt::format("v_pool shape must match k_pool shape, got {} vs {}", to_string(a.v_pool.shape), to_string(a.k_pool.shape)),
@@ -245,7 +260,7 @@ DType common_dtype(const Args& a) {
   return q;
 }
 
-Check qkv_dtypes(const Args& a, Outputs) {
+Check qkv_dtypes(const Args& a, const Facts&) {
   if (a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype) return {};
   const DType expected = common_dtype(a);
   for (const auto& [name, tensor] : {Named{"q", &a.q}, Named{"k", &a.k}, Named{"v", &a.v}}) {
@@ -256,7 +271,7 @@ Check qkv_dtypes(const Args& a, Outputs) {
   return {};
 }
 
-Check pool_dtypes(const Args& a, Outputs) {
+Check pool_dtypes(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"k_pool", &a.k_pool}, Named{"v_pool", &a.v_pool}}) {
     if (tensor->dtype != a.q.dtype) {
       return Finding{"pool dtypes must match q/k/v dtype", name, to_string(a.q.dtype), to_string(tensor->dtype), "", ""};
@@ -265,7 +280,7 @@ Check pool_dtypes(const Args& a, Outputs) {
   return {};
 }
 
-Check float_dtypes(const Args& a, Outputs) {
+Check float_dtypes(const Args& a, const Facts&) {
   for (const auto& [name, tensor] :
        {Named{"q", &a.q}, Named{"k", &a.k}, Named{"v", &a.v}, Named{"k_pool", &a.k_pool}, Named{"v_pool", &a.v_pool}}) {
     if (!is_data_type(tensor->dtype)) return must(name, "be", "float32, float16 or bfloat16", to_string(tensor->dtype));
@@ -273,14 +288,14 @@ Check float_dtypes(const Args& a, Outputs) {
   return {};
 }
 
-Check index_dtypes(const Args& a, Outputs) {
+Check index_dtypes(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
     if (!is_index_type(tensor->dtype)) return must(name, "be", "int32 or int64", to_string(tensor->dtype));
   }
   return {};
 }
 
-Check geometry(const Args& a, Outputs) {
+Check geometry(const Args& a, const Facts&) {
   if (a.head_dim < 1) return must("head_dim", "be", "at least 2", std::to_string(a.head_dim));
   if (a.num_qo_heads < 1) return must("num_qo_heads", "be", "at least 1", std::to_string(a.num_qo_heads));
   if (a.num_kv_heads < 1) return must("num_kv_heads", "be", "at least 1", std::to_string(a.num_kv_heads));
@@ -288,7 +303,7 @@ Check geometry(const Args& a, Outputs) {
   return {};
 }
 
-Check rope(const Args& a, Outputs) {
+Check rope(const Args& a, const Facts&) {
   if (!std::isfinite(a.rope_base) || a.rope_base <= 0) {
     return must("rope_base", "be", "finite and above 0", fmt::format("{}", a.rope_base));
   }
@@ -297,37 +312,43 @@ Check rope(const Args& a, Outputs) {
   return {};
 }
 
-Check layout(const Args& a, Outputs) {
-  for (const auto& [name, tensor] : all_arrays(a)) {
-    std::string actual;
+Check layout(const Args&, const Facts& facts) {
+  for (const auto& [name, tensor, placement] : facts.arrays) {
     if (!tensor->given()) continue;
-    if (const char* expected = layout_fault(*tensor, actual)) return must(name, "have", expected, std::move(actual));
+    std::string actual;
+    if (!placement.found) {
+      const char* expected = placement_fault(*tensor, actual);
+      return must(name, "have", expected, std::move(actual));
+    }
+    if (!has_unit_innermost_stride(*tensor)) {
+      return must(name, "have", "an innermost stride of 1", std::to_string(tensor->strides[tensor->rank() - 1]));
+    }
   }
   return {};
 }
 
-Check outputs(const Args& a, Outputs outputs) {
+Check outputs(const Args& a, const Facts& facts) {
   struct Pair {
     Named out;
     const Tensor* like;
   };
   for (const auto& [out, like] : {Pair{{"q_out", &a.q_out}, &a.q}, Pair{{"k_out", &a.k_out}, &a.k}}) {
     if (!out.tensor->given()) {
-      if (outputs == Outputs::required) return must(out.name, "be", "given", "nothing");
+      if (facts.outputs == Outputs::required) return must(out.name, "be", "given", "nothing");
       continue;
     }
     if (out.tensor->shape != like->shape) return must(out.name, "be", to_string(like->shape), to_string(out.tensor->shape));
     if (out.tensor->dtype != like->dtype) return must(out.name, "be", to_string(like->dtype), to_string(out.tensor->dtype));
   }
-  for (const auto& [name, tensor] : written_arrays(a)) {
-    if (tensor->read_only) return must(name, "be", "writable", "a read-only array");
+  for (const Facts::Index i : Facts::kWritten) {
+    if (facts.arrays[i].tensor->read_only) return must(facts.arrays[i].name, "be", "writable", "a read-only array");
   }
   return {};
 }
 
-Check devices(const Args& a, Outputs) {
+Check devices(const Args& a, const Facts& facts) {
   if (!has_kernels(a.q.device.type)) return must("q", "be on", "cpu", to_string(a.q.device));
-  for (const auto& [name, tensor] : all_arrays(a)) {
+  for (const auto& [name, tensor, placement] : facts.arrays) {
     if (tensor->given() && tensor->device != a.q.device)
       return must(name, "be on", to_string(a.q.device), to_string(tensor->device));
   }
@@ -339,42 +360,33 @@ Finding shared(const char* written, const char* other) {
           "memory in common, or a layout in which that can't be told",    "",      ""};
 }
 
-Check overlap(const Args& a, Outputs) {
-  struct Placed {
-    Named array;
-    ByteRange bytes;  // empty where the array can't be judged
+Check overlap(const Args&, const Facts& facts) {
+  using Array = Facts::Array;
+  const auto meet = [](const Array& x, const Array& y) {  // addresses of two devices have nothing to do with each other
+    return intersect(x.placement.bytes, y.placement.bytes) && x.tensor->device == y.tensor->device;
   };
-  const auto place = [](const Named& array) {
-    return Placed{array, readable(*array.tensor) ? byte_range(*array.tensor) : ByteRange{}};
-  };
-  const auto meet = [](const Placed& x, const Placed& y) {  // addresses of two devices have nothing to do with each other
-    return intersect(x.bytes, y.bytes) && x.array.tensor->device == y.array.tensor->device;
-  };
-  const auto share = [&](const Placed& x, const Placed& y) {
-    return meet(x, y) && may_overlap(*x.array.tensor, *y.array.tensor);
-  };
-  std::array<Placed, 4> written;
-  std::array<Placed, 5> inputs;
-  std::ranges::transform(written_arrays(a), written.begin(), place);
-  std::ranges::transform(input_arrays(a), inputs.begin(), place);
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    const Placed& out = written[i];
-    if (out.bytes.begin != out.bytes.end && overlaps_itself(*out.array.tensor)) return shared(out.array.name, "itself");
-    for (std::size_t j = i + 1; j < written.size(); ++j) {
-      if (share(out, written[j])) return shared(out.array.name, written[j].array.name);
+  const auto share = [&](const Array& x, const Array& y) { return meet(x, y) && may_overlap(*x.tensor, *y.tensor); };
+  for (std::size_t i = 0; i < std::size(Facts::kWritten); ++i) {
+    const Array& out = facts.arrays[Facts::kWritten[i]];
+    if (out.placement.bytes.begin != out.placement.bytes.end && overlaps_itself(*out.tensor)) return shared(out.name, "itself");
+    for (std::size_t j = i + 1; j < std::size(Facts::kWritten); ++j) {
+      const Array& other = facts.arrays[Facts::kWritten[j]];
+      if (share(out, other)) return shared(out.name, other.name);
     }
-    for (const Placed& input : inputs) {
-      const bool in_place = (out.array.tensor == &a.q_out && input.array.tensor == &a.q) ||
-                            (out.array.tensor == &a.k_out && input.array.tensor == &a.k);
-      if (in_place && meet(out, input) && same_view(*out.array.tensor, *input.array.tensor)) continue;
-      if (share(out, input)) return shared(out.array.name, input.array.name);
+    for (const Facts::Index j : Facts::kInputs) {
+      const Array& input = facts.arrays[j];
+      const bool may_be_in_place =
+          (Facts::kWritten[i] == Facts::q_out && j == Facts::q) || (Facts::kWritten[i] == Facts::k_out && j == Facts::k);
+      if (!meet(out, input) || (may_be_in_place && same_view(*out.tensor, *input.tensor))) continue;
+      if (may_overlap(*out.tensor, *input.tensor)) return shared(out.name, input.name);
     }
   }
   return {};
 }
 
-Check slot_values(const Args& a, Outputs) {
-  if (!readable_indices(a.slots) || a.k_pool.rank() != 3) return {};  // of pages nobody knows how many slots they are
+Check slot_values(const Args& a, const Facts& facts) {
+  if (!readable_indices(facts.arrays[Facts::slots]) || a.k_pool.rank() != 3)
+    return {};  // of pages nobody knows how many slots they are
   const std::int64_t num_slots = a.k_pool.shape[0];
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
   const Outlier outlier = first_outlier(a.slots, kLeast, num_slots == kLeast ? kLeast : num_slots - 1);
@@ -387,9 +399,9 @@ Check slot_values(const Args& a, Outputs) {
                  ""};
 }
 
-Check position_values(const Args& a, Outputs) {
+Check position_values(const Args& a, const Facts& facts) {
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
-  if (!readable_indices(a.positions)) return {};
+  if (!readable_indices(facts.arrays[Facts::positions])) return {};
   const Outlier outlier = first_outlier(a.positions, -kLimit, kLimit);
   if (outlier.index < 0) return {};
   return Finding{fmt::format("positions[{}] is {}, beyond +-{}", outlier.index, outlier.value, kLimit),
@@ -402,7 +414,7 @@ Check position_values(const Args& a, Outputs) {
 
 struct Rule {
   Refusal refusal;
-  Check (*check)(const Args&, Outputs);
+  Check (*check)(const Args&, const Facts&);
 };
 
 // In the contract's order.
@@ -430,8 +442,8 @@ constexpr Rule kRules[] = {
     {Refusal::position_out_of_range, position_values},
 };
 
-std::optional<Error> refusal_by(const Rule& rule, const Args& args, Outputs outputs) {
-  Check finding = rule.check(args, outputs);
+std::optional<Error> refusal_by(const Rule& rule, const Args& args, const Facts& facts) {
+  Check finding = rule.check(args, facts);
   if (!finding) return {};
   auto [cause, hint] = diagnose(rule.refusal, args, *finding);
   finding->cause = std::move(cause);
@@ -442,16 +454,18 @@ std::optional<Error> refusal_by(const Rule& rule, const Args& args, Outputs outp
 }  // namespace
 
 std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs) {
+  const Facts facts(args, outputs);
   for (const Rule& rule : kRules) {
-    if (auto error = refusal_by(rule, args, outputs)) return error;
+    if (auto error = refusal_by(rule, args, facts)) return error;
   }
   return {};
 }
 
 std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) {
   std::vector<Error> errors;
+  const Facts facts(args, outputs);
   for (const Rule& rule : kRules) {
-    if (auto error = refusal_by(rule, args, outputs)) errors.push_back(std::move(*error));
+    if (auto error = refusal_by(rule, args, facts)) errors.push_back(std::move(*error));
   }
   return errors;
 }
@@ -482,8 +496,8 @@ constexpr std::int64_t kSplitBytes = 256 * 1024;
 // From so many tokens on, pool rows are written past the caches: they are cold, and not read soon. 4,096 tokens take 0.85 times
 // as long so (bfloat16, 32 and 8 heads of 128).
 constexpr std::int64_t kStreamPoolTokens = 8;
-// From so many bytes of q_out and k_out on, these too: they would not stay in a core's L2 cache until attention reads them. 4,096
-// tokens take 0.8 times as long so.
+// From so many bytes of q_out and k_out on, these too: they would not stay in a core's L2 cache until attention reads them.
+// 4,096 tokens take 0.8 times as long so.
 constexpr std::int64_t kStreamOutputBytes = 2 << 20;
 
 bool can_stream_outputs(const RopePoolFusedCall& call) {
