@@ -108,10 +108,16 @@ Diagnosis qkv_dtypes(const Args& a, const Finding& finding) {
   }
   const auto types = format("q is {}, k {}, v {}", to_string(a.q.dtype), to_string(a.k.dtype), to_string(a.v.dtype));
   const auto mend = each(names, format("astype({}.dtype)", right.name));
-  if (!is_data_type(odd)) {
-    return unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, odd), odd, target, right.name, false});
-  }
   const bool pools_agree = a.k_pool.dtype == target && a.v_pool.dtype == target;
+  if (!is_data_type(odd)) {
+    const Names rest = of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, target);
+    Diagnosis diagnosis = unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, odd), odd, target, right.name, false});
+    if (!diagnosis.cause.empty()) {
+      diagnosis.cause += format("; {} {} {}{}", listed(rest), rest.size() > 1 ? "are" : "is", to_string(target),
+                                pools_agree ? ", as are the pools" : "");
+    }
+    return diagnosis;
+  }
   const auto which = listed(names) + (names.size() > 1 ? " were" : " alone was");
   if (one_kind && odd == DType::f32 && is_half(target)) {
     return {format("{}: {} widened to float32, by a norm, a bias, a scale or a rope in float32{}", types, which,
@@ -134,7 +140,12 @@ Diagnosis pool_dtypes(const Args& a, const Finding& finding) {
   const Names pools = of_dtype({{"k_pool", &a.k_pool}, {"v_pool", &a.v_pool}}, array_named(a, finding.argument)->dtype);
   const DType pool = array_named(a, finding.argument)->dtype;
   if (!is_data_type(data) && is_data_type(pool)) {
-    return unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, data), data, pool, finding.argument, false});
+    Diagnosis diagnosis =
+        unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, data), data, pool, finding.argument, false});
+    if (!diagnosis.cause.empty()) {
+      diagnosis.cause += format("; {} {} {}", listed(pools), pools.size() > 1 ? "are" : "is", to_string(pool));
+    }
+    return diagnosis;
   }
   const auto what =
       format("{} {} {}", pools.size() > 1 ? "the pools" : pools.front(), pools.size() > 1 ? "are" : "is", to_string(pool));

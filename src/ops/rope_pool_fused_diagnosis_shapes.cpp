@@ -315,6 +315,7 @@ Diagnosis other_head_dim(const Args& a, const Heads& x) {
                    d, s[2]),
             format("head_dim={}", s[2])};
   }
+  if (d < 1) return {};
   if (s[1] * s[2] == x.count * d) {
     return {format("{} was split into {} heads of {} lanes instead of {} of {}: the same {} lanes a token", x.name, s[1], s[2],
                    x.count, d, x.count * d),
@@ -387,9 +388,10 @@ Diagnosis q_shape(const Args& a, const Finding&) {
     c.add("num_qo_heads is of another model or rank", format("num_qo_heads={}", s[1]), k_count < 0 || k_count == hk);
   }
   if (const std::int64_t n = times(s[1], hq); n > 1 && (k_count < 0 || scaled(k_count, hk, n))) {
-    c.add(
-        format("the counts of the call are one rank's under tensor parallelism over {}, and q is whole, or another model's", n),
-        format("num_qo_heads={}, num_kv_heads={}", s[1], k_count > 0 ? k_count : hk * n));
+    c.add(format("the counts of the call are one rank's under tensor parallelism over {}, while q is whole, or they are "
+                 "another model's",
+                 n),
+          format("num_qo_heads={}, num_kv_heads={}", s[1], k_count > 0 ? k_count : hk * n));
   }
   const std::int64_t n = times(hq, s[1]);
   const bool a_rank = n > 1 && (k_count < 0 || scaled(hk, k_count, n));
@@ -603,7 +605,9 @@ Diagnosis pool_shape(const Args& a, const char* name, const Tensor& pool) {
                    hk, d),
             one_pool(a));
     }
-    if (s[1] == hk && hk == 2) c.add("it has K and V side by side in rows of 2 * head_dim lanes", "", false);
+    if (s[1] == hk && hk == 2)
+      c.add("it has K and V side by side in rows of 2 * head_dim lanes", "pool[..., :head_dim] and pool[..., head_dim:]",
+            one_pool(a));
     return c.named(name + std::string(" has other axes"));
   }
   if (s[1] == hk && s[2] == 2 * d) {

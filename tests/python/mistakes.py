@@ -582,7 +582,7 @@ def q_widened_by_a_bias(m):
     return bf16(m.call(), "k", "v", "k_pool", "v_pool")
 
 
-@kind("RP010", "q is float64")
+@kind("RP010", "q is float64", "k and v are float32, as are the pools")
 def q_scaled_by_a_numpy_float(m):
     return {"q": m.call()["q"].astype(np.float64)}
 
@@ -623,7 +623,7 @@ def pools_with_the_default_dtype(m):
     return bf16(m.call(), "q", "k", "v")
 
 
-@kind("RP011", "q, k and v are float64")
+@kind("RP011", "q, k and v are float64", "k_pool and v_pool are float32")
 def qkv_float64(m):
     return {name: m.call()[name].astype(np.float64) for name in "qkv"}
 

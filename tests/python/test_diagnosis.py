@@ -179,6 +179,7 @@ def test_a_negative_count_is_no_missing_key(name):
     model = mistakes.MODELS[0]
     causes = {error.code: error.cause for error in ropepool.check(**model.call(**{name: -64}))}
     assert causes["RP014"] == ""
+    assert not any("layer" in cause for cause in causes.values())
 
 
 def test_two_pools_are_not_called_one():
