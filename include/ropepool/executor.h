@@ -36,7 +36,7 @@ class ROPEPOOL_API Executor {
 };
 
 // Width of the library's own executor, which serves calls that hand in none. At the start: ROPEPOOL_NUM_THREADS, or the
-// physical cores this process may run on. 1 starts no thread. Safe to call while ops run.
+// physical cores this process may run on. 1 starts no thread. Safe to call while ops run. Both throw std::bad_alloc.
 ROPEPOOL_API Result<void> set_num_threads(int num_threads);
 ROPEPOOL_API int get_num_threads();
 

@@ -1,4 +1,4 @@
-// What this build is and what it chose on this machine.
+// What this build is and what it chose on this machine. All but version() throw std::bad_alloc.
 #pragma once
 
 #include <string>
