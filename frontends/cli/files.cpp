@@ -119,7 +119,8 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
     std::free(target);
   }
   struct stat status;
-  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  const bool replaces = stat(path_.c_str(), &status) == 0;
+  if (replaces && !S_ISREG(status.st_mode)) {
     descriptor_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
   } else {
     const std::size_t slash = path_.rfind('/');
@@ -133,6 +134,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
       if (descriptor_ < 0 && errno == EEXIST) continue;
       if (descriptor_ < 0) fail(errno);
       temporary_ = temporary;
+      if (replaces) fchmod(descriptor_, status.st_mode & 07777);  // else what was private is so no more
       std::memcpy(unfinished, temporary_.c_str(), temporary_.size() + 1);
     }
   }

@@ -385,6 +385,15 @@ def test_an_output_takes_its_name_only_when_complete(file, tmp_path):
     assert list(out.parent.iterdir()) == [out]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
+def test_an_output_keeps_the_mode_of_the_file_it_replaces(file, tmp_path, mode):
+    out = tmp_path / "out.safetensors"
+    out.touch()
+    out.chmod(mode)
+    assert tool("run", file(), "-o", out).returncode == OK
+    assert out.stat().st_mode & 0o777 == mode and out.stat().st_size > 0
+
+
 def test_an_output_that_cannot_be_written(file, tmp_path):
     path = file()
     for out, reason in (
