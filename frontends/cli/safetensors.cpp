@@ -270,6 +270,24 @@ void check_offsets(const HeaderReader& header, std::uint64_t data_size) {
   if (end != data_size) malformed(fmt::format("no tensor covers the last {} of the file", bytes_text(data_size - end)));
 }
 
+// How many bytes the character has that `text` begins with; 0 where that is no UTF-8.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
+                             : lead >= 0xE0 && lead <= 0xEF ? 3
+                             : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                            : 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Longer than need be, a surrogate, or past the last character.
+  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F)) return 0;
+  if ((lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F)) return 0;
+  return length;
+}
+
 }  // namespace
 
 std::span<const DTypeName> dtypes() { return kDTypes; }
@@ -277,18 +295,20 @@ std::span<const DTypeName> dtypes() { return kDTypes; }
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kMaxShown = 100;
   std::string result = "'";
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const auto byte = static_cast<unsigned char>(text[at]);
-    // Not inside a character of several bytes.
-    if ((at >= kMaxShown && (byte & 0xC0) != 0x80) || at >= kMaxShown + 4) return result + "...'";
-    // C1 control characters (U+0080 to U+009F) are C2 80 to C2 9F: terminals obey them too.
-    const bool c1 = byte == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0;
-    if (byte == '\n') {
+  for (std::size_t at = 0; at < text.size();) {
+    if (at >= kMaxShown) return result + "...'";
+    const std::size_t length = character_length(text.substr(at));
+    const std::string_view character = text.substr(at, std::max<std::size_t>(length, 1));
+    at += character.size();
+    const auto last = static_cast<unsigned char>(character.back());
+    // C1 control characters (U+0080 to U+009F) are C2 80 to C2 9F: terminals obey them too, and some the last byte alone.
+    const bool c1 = length == 2 && character.front() == '\xC2' && last < 0xA0;
+    if (character == "\n") {
       result += "\\n";
-    } else if (byte < 0x20 || byte == 0x7F || c1) {
-      result += fmt::format("\\x{:02x}", c1 ? static_cast<unsigned char>(text[++at]) : byte);
+    } else if (length == 0 || c1 || last < 0x20 || last == 0x7F) {
+      result += fmt::format("\\x{:02x}", last);
     } else {
-      result += text[at];
+      result += character;
     }
   }
   return result + "'";

@@ -200,6 +200,16 @@ TEST(Safetensors, FaultsShowNamesWithoutObeyingThem) {
   EXPECT_PRED2(holds, fault, R"('\x1b[31m\n\x9b')");
   EXPECT_LT(fault_in("{\"" + std::string(1'000'000, 'a') + "\":1}").size(), 300u);
   EXPECT_EQ(in_quotes("\xC3\xA9"), "'\xC3\xA9'");
+  EXPECT_EQ(in_quotes("\xE2\x82\xAC\xF0\x9F\x98\x80"), "'\xE2\x82\xAC\xF0\x9F\x98\x80'");
+  // Bytes that are no UTF-8, which a terminal may obey.
+  EXPECT_EQ(in_quotes("\x9B"
+                      "31m"),
+            R"('\x9b31m')");
+  EXPECT_EQ(in_quotes("\xC3"
+                      "a\xE2\x82"),
+            R"('\xc3a\xe2\x82')");
+  EXPECT_EQ(in_quotes("\xC0\x80\xED\xA0\x80\xF4\x90\x80\x80\xFF"), R"('\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xff')");
+  EXPECT_EQ(in_quotes(std::string(99, 'x') + "\xE2\x82\xAC."), "'" + std::string(99, 'x') + "\xE2\x82\xAC...'");
 }
 
 // Every way to cut a good file short, and every single byte of it changed: an error or a file, never anything else.
