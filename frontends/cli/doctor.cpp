@@ -153,9 +153,14 @@ std::string output_of(const std::string& program, const char* code) {
   }
   close(ends[0]);
   if (failure != 0) return "";
-  if (!in_time) kill(child, SIGKILL);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  for (;;) {  // it may have closed its output and go on
+    in_time = in_time && std::chrono::steady_clock::now() < deadline;
+    if (!in_time) kill(child, SIGKILL);
+    const pid_t ended = waitpid(child, &status, in_time ? WNOHANG : 0);
+    if (ended > 0 || (ended < 0 && errno != EINTR)) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   return in_time && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? trimmed(text) : "";
 }
 

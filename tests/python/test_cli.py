@@ -792,6 +792,15 @@ def test_doctor_without_python(tmp_path):
     assert re.search(r"^front-end Python +not found", run.stdout, re.M)
 
 
+def test_doctor_waits_ten_seconds_for_a_python_that_goes_on(tmp_path):
+    shutil.copy(TOOL, tmp_path / "ropepool")
+    (tmp_path / "python3").write_text("#!/bin/sh\nexec sleep 60 >&-\n")
+    (tmp_path / "python3").chmod(0o755)
+    run = subprocess.run([tmp_path / "ropepool", "doctor"], capture_output=True, text=True, timeout=40, check=False)
+    assert run.returncode == OK
+    assert re.search(r"^front-end Python +not found", run.stdout, re.M)
+
+
 # ---- Flags, terminals, pipes
 
 
