@@ -1,6 +1,7 @@
 #include <ropepool/tensor.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/dtype.h"
 

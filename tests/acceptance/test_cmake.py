@@ -37,6 +37,21 @@ def test_consumer_adds_the_source_tree(tree, tmp_path):
     run("cmake", "-S", ".", "-B", "build", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("fmt", ["fmt::fmt", "fmt::fmt-header-only"])
+def test_what_a_static_library_links_is_found(tree, tmp_path, fmt):
+    """Configured only; what an installed library would be has a stand-in that knows what it links."""
+    options = ["-DBUILD_SHARED_LIBS=OFF", f"-DROPEPOOL_FMT={fmt}", "-DROPEPOOL_CLI=OFF"]
+    run("cmake", "-S", tree, "-B", "library", *options, cwd=tmp_path)
+    (tmp_path / "library" / "ropepoolTargets.cmake").write_text(
+        "foreach(target hwy::hwy dlpack::dlpack Threads::Threads @)\n  if(NOT TARGET ${target})\n"
+        '    message(FATAL_ERROR "no ${target}")\n  endif()\nendforeach()\n'.replace("@", fmt.replace("fmt::fmt-header-only", ""))
+    )
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(host LANGUAGES C CXX)\nfind_package(ropepool REQUIRED)\n"
+    )
+    run("cmake", "-S", ".", "-B", "build", f"-Dropepool_DIR={tmp_path / 'library'}", cwd=tmp_path)
+
+
 @pytest.mark.parametrize("header", PUBLIC_HEADERS)
 def test_header_stands_alone(shared, header, tmp_path):
     (tmp_path / "alone.cpp").write_text(f"#include <ropepool/{header}>\n#include <ropepool/{header}>\n")
