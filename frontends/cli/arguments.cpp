@@ -33,7 +33,7 @@ std::optional<Number> number_in(const safetensors::File& file, std::string_view 
 
 void require_tensors(const safetensors::File& file) {
   std::vector<std::string_view> missing;
-  for (const std::string_view name : {"q", "k", "v", "positions", "slots", "k_pool", "v_pool"}) {
+  for (const std::string_view name : kTensors) {
     if (!file.tensors.contains(name)) missing.push_back(name);
   }
   if (missing.empty()) return;
@@ -129,10 +129,11 @@ Arguments arguments_from(const safetensors::File& file, std::span<std::byte> byt
   require_tensors(file);
   Arguments arguments;
   RopePoolFusedArgs& op = arguments.op;
-  const std::pair<std::string_view, Tensor*> tensors[] = {
-      {"q", &op.q},         {"k", &op.k},           {"v", &op.v},          {"positions", &op.positions},
-      {"slots", &op.slots}, {"k_pool", &op.k_pool}, {"v_pool", &op.v_pool}};
-  for (const auto& [name, tensor] : tensors) *tensor = tensor_at(file.tensors.find(name)->second, bytes, arguments.copies);
+  Tensor* const tensors[] = {&op.q, &op.k, &op.v, &op.positions, &op.slots, &op.k_pool, &op.v_pool};
+  static_assert(std::size(tensors) == std::size(kTensors));
+  for (std::size_t i = 0; i < std::size(tensors); ++i) {
+    *tensors[i] = tensor_at(file.tensors.find(kTensors[i])->second, bytes, arguments.copies);
+  }
 
   Finder finder(file, op);
   op.head_dim = finder.integer("head_dim", given.head_dim, "q", 2);

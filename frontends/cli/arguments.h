@@ -39,6 +39,9 @@ struct Found {
   std::string name, value, source;  // "head_dim", "64", "metadata"
 };
 
+// The tensors that a file must have.
+inline constexpr std::string_view kTensors[] = {"q", "k", "v", "positions", "slots", "k_pool", "v_pool"};
+
 // Bytes at an address that suits any element.
 struct FreeAligned {
   void operator()(std::byte* bytes) const;
@@ -55,7 +58,7 @@ struct Arguments {
 // The tensor `entry` in the file's bytes, or in a copy where its elements do not lie aligned there.
 Tensor tensor_at(const safetensors::Entry& entry, std::span<std::byte> bytes, std::vector<AlignedBytes>& copies);
 
-// Takes q, k, v, positions, slots, k_pool and v_pool of `file`, which was parsed from `bytes`. Both must outlive the result.
+// Takes kTensors of `file`, which was parsed from `bytes`. Both must outlive the result.
 // Throws safetensors::Malformed where a tensor is missing or the metadata holds no number where one must be.
 Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given);
 

@@ -7,8 +7,6 @@
 namespace ropepool::cli {
 namespace {
 
-constexpr std::string_view kTensors[] = {"q", "k", "v", "positions", "slots", "k_pool", "v_pool"};
-
 safetensors::File parse(const InputFile& bytes) {
   try {
     return safetensors::parse(bytes.bytes());

@@ -25,7 +25,6 @@ struct DLManagedTensorVersioned {
 namespace {
 
 constexpr std::uint64_t kDLPackReadOnly = 1;  // DLPACK_FLAG_BITMASK_READ_ONLY
-constexpr int kDLPackBool = 6;                // kDLBool
 
 // What NumPy's __array_struct__ points at; fixed for good by NumPy's array interface protocol, version 3.
 struct PyArrayInterface {

@@ -1,9 +1,7 @@
 // ROPEPOOL_API marks what the shared library exports; everything else is hidden.
 #pragma once
 
-#if defined(ROPEPOOL_STATIC)
-#define ROPEPOOL_API
-#elif defined(_WIN32)
+#if defined(_WIN32)
 #if defined(ROPEPOOL_BUILDING)
 #define ROPEPOOL_API __declspec(dllexport)
 #else

@@ -42,8 +42,9 @@ inline DoubleDouble operator/(DoubleDouble a, double b) {
   return fast_two_sum(quotient, rest);
 }
 
+inline constexpr DoubleDouble kLn2{0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
+
 inline DoubleDouble exp(DoubleDouble x) {
-  constexpr DoubleDouble kLn2{0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
   constexpr int kHalvings = 9;
   const double exponent = std::nearbyint(x.hi / kLn2.hi);
   DoubleDouble r = x + -(kLn2 * DoubleDouble{exponent});
@@ -64,7 +65,6 @@ inline DoubleDouble log(double x) {
   // Scaled so that exp stays in range for denormal and huge x.
   int exponent = 0;
   const double mantissa = std::frexp(x, &exponent);
-  constexpr DoubleDouble kLn2{0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
   const double estimate = std::log(mantissa);
   const DoubleDouble ratio = DoubleDouble{mantissa} * exp(DoubleDouble{-estimate});
   return DoubleDouble{estimate} + (ratio + DoubleDouble{-1.0}) + kLn2 * DoubleDouble{static_cast<double>(exponent)};
