@@ -370,19 +370,22 @@ HWY_INLINE void rotate(const typename Type::Lane* head, std::int64_t half, std::
   });
 }
 
-// memcpy; past the caches from the first whole vector of the target on.
+constexpr std::int64_t kLine = 64;  // bytes of a cache line
+
+// memcpy; past the caches but for lines at the ends that are not whole, of which a part would be read again.
 template <bool kPastCaches>
 HWY_INLINE void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
-  const hn::ScalableTag<std::uint8_t> d;
+  const hn::CappedTag<std::uint8_t, kLine> d;
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
   auto* target = reinterpret_cast<std::uint8_t*>(to);
   const auto* source = reinterpret_cast<const std::uint8_t*>(from);
   std::int64_t i = 0;
   if constexpr (kPastCaches) {
-    i = std::min(bytes,
-                 static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & static_cast<std::uintptr_t>(step - 1)));
+    i = std::min(bytes, static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & (kLine - 1)));
     if (i > 0) std::memcpy(to, from, static_cast<std::size_t>(i));
-    for (; i + step <= bytes; i += step) hn::Stream(hn::LoadU(d, source + i), d, target + i);
+    for (const std::int64_t end = i + (bytes - i) / kLine * kLine; i < end; i += step) {
+      hn::Stream(hn::LoadU(d, source + i), d, target + i);
+    }
   } else {
     for (; i + step <= bytes; i += step) hn::StoreU(hn::LoadU(d, source + i), d, target + i);
   }
@@ -398,6 +401,24 @@ struct Heads {
   Heads(const HeadRows& rows, std::int64_t index) : row(rows.row(index)), stride(rows.head_stride) {}
   Lane* operator[](std::int64_t h) const { return reinterpret_cast<Lane*>(row + h * stride); }
 };
+
+// Head h of `num_heads` of a row; of rows without gaps, the lines that end in it, since a head may share its last with the
+// next.
+template <bool kPastCaches, class Type>
+HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std::int64_t num_heads, std::int64_t bytes) {
+  std::int64_t begin = h * to.stride, end = begin + bytes;
+  if (kPastCaches && to.stride == bytes && from.stride == bytes) {
+    const auto past_line = [&](std::int64_t at) {
+      return static_cast<std::int64_t>((reinterpret_cast<std::uintptr_t>(to.row) + static_cast<std::uintptr_t>(at)) &
+                                       (kLine - 1));
+    };
+    if (h > 0) begin = std::max<std::int64_t>(begin - past_line(begin), 0);
+    if (h + 1 < num_heads) end = std::max<std::int64_t>(end - past_line(end), 0);
+    copy<kPastCaches>(to.row + begin, from.row + begin, end - begin);
+  } else {
+    copy<kPastCaches>(to.row + begin, from.row + h * from.stride, bytes);
+  }
+}
 
 // Pairs first to first + count of heads `begin` to `end` turn by their angles. `to(h)` is where head h goes.
 template <class Type, class ToHead>
@@ -437,12 +458,9 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
       } else {
         turn(k, kv, kv + 1, [&](std::int64_t h) { return Out{k_out[h]}; });
       }
-      const auto copy_head = [&](Lane* to, const Lane* from) HWY_ATTR {
-        copy<kStreamPool>(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), head_bytes);
-      };
       if (stored && last) {
-        if constexpr (!kStreamOutputs) copy_head(k_row[kv], k_out[kv]);
-        copy_head(v_row[kv], v[kv]);
+        if constexpr (!kStreamOutputs) copy_head<kStreamPool>(k_row, k_out, kv, call.num_kv_heads, head_bytes);
+        copy_head<kStreamPool>(v_row, v, kv, call.num_kv_heads, head_bytes);
       }
       const std::int64_t end = call.num_qo_heads * (kv + 1) / call.num_kv_heads;
       turn(q, qo, end, [&](std::int64_t h) { return Out{q_out[h]}; });
