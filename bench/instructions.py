@@ -62,15 +62,15 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build" / "release" / "bench" / "ropepool_bench")
     options = parser.parse_args()
     built = built_with(options.program)
-    counts = {scenario: per_call(options.program, scenario) for scenario in SCENARIOS}
+    counts = {what: per_call(options.program, scenario) for scenario, what in SCENARIOS.items()}
     kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"instructions": {}}
     more = []
-    for scenario, count in counts.items():
-        before = kept["instructions"].get(scenario)
+    for what, count in counts.items():
+        before = kept["instructions"].get(what)
         change = f"{count / before - 1:+7.1%} of {before:,}" if before else "new"
-        print(f"{SCENARIOS[scenario]:45} {count:7,}  {change}")
+        print(f"{what:45} {count:7,}  {change}")
         if before is None or count > before * (1 + TOLERANCE):
-            more.append(scenario)
+            more.append(what)
     if options.write:
         FILE.write_text(json.dumps({**built, "instructions": counts}, indent=1) + "\n", encoding="utf-8")
         print(f"wrote: {FILE.relative_to(ROOT)}")
@@ -79,7 +79,7 @@ def main():
         print(f"not compared: counted with {', '.join(built.values())}, kept with {kept_with}")
     elif more:
         sys.exit(
-            f"more than {TOLERANCE:.0%} above what is kept: {', '.join(more)}; where that is meant: "
+            f"more than {TOLERANCE:.0%} above what is kept: {'; '.join(more)}; where that is meant: "
             "./dev bench --instructions --write"
         )
 

@@ -169,6 +169,8 @@ class TorchCompiled(TorchEager):
             low, high = x.chunk(2, -1)
             return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
+        torch._dynamo.reset()  # each line's function is compiled anew, and only so many are allowed
+
         @torch.compile(fullgraph=True, dynamic=False)
         def step(q, k, v, positions, slots, cos, sin, q_out, k_out, k_pool, v_pool):
             cos, sin = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)

@@ -7,16 +7,8 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; markers say the same again.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#C8B400",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#777777"
 MODEL_STYLES = {
     "llama-3-8b": (BLUE, "o"),
     "smollm2-135m": (ORANGE, "s"),
@@ -28,12 +20,12 @@ PEER_STYLES = {
     "torch-eager": (ORANGE, "s"),
     "torch-compiled": (RED, "D"),
     "vllm": (PINK, "v"),
-    "mlx": (YELLOW, "P"),
+    "mlx": (GREY, "P"),
     "onnxruntime": (GREEN, "^"),
     "openvino": (SKY, "X"),
 }
 ORDER_STYLES = {"random": (BLUE, "o"), "sorted": (ORANGE, "s"), "consecutive": (GREEN, "^")}
-OTHERS = ((BLACK, "*"), (SKY, "X"), (YELLOW, "P"))
+OTHERS = ((BLACK, "*"), (SKY, "X"), (GREY, "P"))
 
 
 def style_of(styles, name, index=0):
@@ -41,7 +33,10 @@ def style_of(styles, name, index=0):
     return {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6}
 
 
-def count(value, _=None):
+def count(value):
+    """131,072 as it is; 1,048,576 and so on, and all above, as 1 Mi."""
+    if value < 1 << 18:
+        return f"{value:,}"
     for size, unit in ((1 << 20, "Mi"), (1 << 10, "Ki")):
         if value >= size and value % size == 0:
             return f"{value // size:.0f} {unit}"
@@ -104,7 +99,7 @@ def share_of_floor(results, path):
         axis.axhline(1, color=BLACK, linewidth=1, linestyle="--", label="floor: a copy of the same bytes")
         axis.set_title(dtype, fontsize=10)
         axis.set_xlabel("tokens a call")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, max(1.2, *(1.1 * line["share_of_floor"]["median"] for line in lines)))
         powers_of_two(axis, distinct(lines, "num_tokens"))
     axes[0].set_ylabel("op's speed, 1 = floor's")
     title = f"rope_pool_fused: share of the floor, 1 thread; medians and quartiles over rounds\n{machine(results)}"
@@ -117,24 +112,27 @@ def time_beside_peers(results, path):
     dtypes = distinct(peers, "dtype")
     figure, axes = panels(len(dtypes), height=4.4)
     for axis, dtype in zip(axes, dtypes, strict=True):
-        for name in distinct(peers, "peer"):
-            mine = [peer for peer in peers if (peer["dtype"], peer["peer"]) == (dtype, name) and "seconds" in peer]
-            if mine:
-                x, y = zip(*((peer["num_tokens"], 1e6 * peer["seconds"]["peer"]["median"]) for peer in mine), strict=True)
-                axis.plot(x, y, label=mine[0]["label"], **style_of(PEER_STYLES, name))
+        here = [peer for peer in peers if peer["dtype"] == dtype and "seconds" in peer]
+        x = sorted(distinct(here, "num_tokens"))
+        # The op's least median of the peers' processes.
+        y = [1e6 * min(peer["seconds"]["op"]["median"] for peer in here if peer["num_tokens"] == n) for n in x]
+        axis.plot(x, y, label="op, from Python", color=BLUE, linewidth=2.4, marker="o", markersize=5, zorder=3)
         mine = [line for line in own if line["dtype"] == dtype]
-        for label, style in (("memcpy", ":"), ("floor", "--"), ("op", "-")):
-            y = [1e6 * line["seconds"][line["floor"] if label == "floor" else label]["median"] for line in mine]
-            color, width = (BLUE, 2.4) if label == "op" else (BLACK, 1.2)
-            marker = "o" if label == "op" else None
+        for label, color, dashes in (("op, from C++", BLUE, "-."), ("floor", BLACK, "--"), ("memcpy", BLACK, ":")):
+            names = [{"op, from C++": "op", "floor": line["floor"]}.get(label, label) for line in mine]
+            y = [1e6 * line["seconds"][name]["median"] for line, name in zip(mine, names, strict=True)]
             x = [line["num_tokens"] for line in mine]
-            axis.plot(x, y, label=label, color=color, linestyle=style, linewidth=width, marker=marker, markersize=5)
+            axis.plot(x, y, label=label, color=color, linestyle=dashes, linewidth=1.3)
+        for name in distinct(here, "peer"):
+            mine = [peer for peer in here if peer["peer"] == name]
+            x, y = zip(*((peer["num_tokens"], 1e6 * peer["seconds"]["peer"]["median"]) for peer in mine), strict=True)
+            axis.plot(x, y, label=mine[0]["label"], **style_of(PEER_STYLES, name))
         axis.set_title(dtype, fontsize=10)
         axis.set_xlabel("tokens a call")
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(10, numticks=12))
         axis.yaxis.set_minor_locator(NullLocator())
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         powers_of_two(axis, distinct(peers, "num_tokens"))
     axes[0].set_ylabel("median time of a call, us")
     title = f"RoPE and the rows of the pool, {peers[0]['model']}, 1 thread\n{machine(results)}"
