@@ -133,9 +133,7 @@ int ropepool_set_num_threads(int num_threads) try {
   return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
 }
 
-int ropepool_get_num_threads(void) try {
-  return ropepool::get_num_threads();
-} catch (const std::bad_alloc&) {
+int ropepool_get_num_threads(void) try { return ropepool::get_num_threads(); } catch (const std::bad_alloc&) {
   return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
 }
 

@@ -80,8 +80,8 @@ nb::object checked(PyObject* result) {
 // A masked array's memory holds anything where its mask hides it.
 void refuse_hidden(nb::handle array, const char* argument) {
   if (!nb::cast<bool>(nb::module_::import_("numpy.ma").attr("is_masked")(array))) return;
-  raise_type_error("%s is a masked array that hides elements, and no mask is read: pass %s.filled(...) or %s.data",
-                   argument, argument, argument);
+  raise_type_error("%s is a masked array that hides elements, and no mask is read: pass %s.filled(...) or %s.data", argument,
+                   argument, argument);
 }
 
 // A tensor of torch can stand for the negative of what lies in its memory, which its DLPack does not say.

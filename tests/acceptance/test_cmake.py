@@ -44,7 +44,9 @@ def test_what_a_static_library_links_is_found(tree, tmp_path, fmt):
     run("cmake", "-S", tree, "-B", "library", *options, cwd=tmp_path)
     (tmp_path / "library" / "ropepoolTargets.cmake").write_text(
         "foreach(target hwy::hwy dlpack::dlpack Threads::Threads @)\n  if(NOT TARGET ${target})\n"
-        '    message(FATAL_ERROR "no ${target}")\n  endif()\nendforeach()\n'.replace("@", fmt.replace("fmt::fmt-header-only", ""))
+        '    message(FATAL_ERROR "no ${target}")\n  endif()\nendforeach()\n'.replace(
+            "@", fmt.replace("fmt::fmt-header-only", "")
+        )
     )
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(host LANGUAGES C CXX)\nfind_package(ropepool REQUIRED)\n"
