@@ -1,6 +1,7 @@
 // One line of a benchmark: the op and its floor, interleaved.
 //
 // Pool rows are cold: every variant walks the whole pool with slots of its own, so that none finds rows that another warmed.
+// The order of a round is drawn anew each time.
 // Shares are medians over rounds of (copy's time / op's time), so that noise that lasts longer than a round cancels out.
 #pragma once
 

@@ -466,10 +466,10 @@ def timed_rounds(work, runners, seconds):
     """Seconds of each runner by round. A round before the others is not counted."""
     walks = [work.walk(seed) for seed in range(len(runners))]
     times = [[] for _ in runners]
+    random = np.random.default_rng(1)
     start = None
     for number in range(5000):
-        for turn in range(len(runners)):
-            index = (turn + number) % len(runners)
+        for index in random.permutation(len(runners)):  # who comes after whom matters: see measure.cpp
             prepared = runners[index].prepare(walks[index][number % len(walks[index])])
             begin = time.perf_counter()
             runners[index].call(prepared)
