@@ -207,16 +207,26 @@ def table(results):
     names = [name for name in PEERS if any(key[0] == name for key in peers)]
     head = f"{'model':13} {'dtype':8} {'tokens':>7} {'op':>9} {'floor':>9} {'its stores':10} {'memcpy':>9} {'GB/s':>6}"
     head += f" {'of floor':>8} {'of memcpy':>9}" + "".join(f" {PEERS[name]:>9}" for name in names) + "  setting"
-    rows = [head]
+    rows, shown = [head], set()
+
+    def add(key, columns, where, with_peers):
+        row = f"{key[0]:13} {key[1]:8} {key[2]:7} {columns}"
+        for name in names:
+            peer = peers.get((name, *key), {}) if with_peers else {}
+            row += f" {peer['times_op']:8.1f}x" if "times_op" in peer else f" {'-':>9}"
+        rows.append(f"{row}  {where}".rstrip())
+
     for line in all_lines(results):
         op, floor, memcpy = (line["seconds"][name]["median"] for name in ("op", line["floor"], "memcpy"))
-        row = f"{line['model']:13} {line['dtype']:8} {line['num_tokens']:7} {microseconds(op):>9} {microseconds(floor):>9}"
-        row += f" {line['floor']:10} {microseconds(memcpy):>9} {line['bytes'] / op / 1e9:6.1f}"
-        row += f" {line['share_of_floor']['median']:8.2f} {line['share_of_memcpy']['median']:9.2f}"
-        for name in names:
-            peer = peers.get((name, line["model"], line["dtype"], line["num_tokens"])) if not setting(line) else None
-            row += f" {peer['times_op']:8.1f}x" if peer and "times_op" in peer else f" {'-':>9}"
-        rows.append(f"{row}  {setting(line)}".rstrip())
+        columns = f"{microseconds(op):>9} {microseconds(floor):>9} {line['floor']:10} {microseconds(memcpy):>9}"
+        columns += f" {line['bytes'] / op / 1e9:6.1f} {line['share_of_floor']['median']:8.2f}"
+        columns += f" {line['share_of_memcpy']['median']:9.2f}"
+        key = (line["model"], line["dtype"], line["num_tokens"])
+        add(key, columns, setting(line), not setting(line))
+        shown.add(key)
+    for key in dict.fromkeys(key[1:] for key in peers):
+        if key not in shown:  # peers were measured alone
+            add(key, f"{'':>9} {'':>9} {'':10} {'':>9} {'':6} {'':8} {'':9}", "", True)
     return "\n".join(rows)
 
 
