@@ -85,12 +85,11 @@ constexpr char kExplain[] =
     "  ropepool explain - < server.log\n\n";
 
 constexpr char kBench[] =
-    "The floor is a copy of what the op reads and writes, into the same pool rows, without its arithmetic: the best of "
-    "regular\n"
-    "stores, of the same with pool rows fetched ahead, of stores past the caches for pool rows, and of those for all. memcpy\n"
-    "copies whole arrays, into rows that follow each other. All take turns in each round, on the same threads, and have slots\n"
-    "of their own, so that none finds rows that another brought into the caches. On a machine that does something else too,\n"
-    "trust shares rather than times.\n\n"
+    "The floor is a copy of what the op reads and writes, into the same pool rows, without its arithmetic: the best of\n"
+    "regular stores, of the same with pool rows fetched ahead, of stores past the caches for pool rows, and of those for\n"
+    "all. memcpy copies whole arrays, into rows that follow each other. All take turns in each round, on the same threads,\n"
+    "and have slots of their own, so that none finds rows that another brought into the caches. On a machine that does\n"
+    "something else too, trust shares rather than times.\n\n"
     "Examples:\n"
     "  ropepool bench\n"
     "  ropepool bench --num-qo-heads 9 --num-kv-heads 3 --head-dim 64 --dtype float32 --tokens 1,512 --threads 1\n"
