@@ -249,17 +249,6 @@ Check v_pool_shape(const Args& a, const Facts&) {
       ""};
 }
 
-// What q, k and v should have: the pools' dtype where one of them has it, else that of most of them.
-DType common_dtype(const Args& a) {
-  const DType q = a.q.dtype, k = a.k.dtype, v = a.v.dtype, pool = a.k_pool.dtype;
-  if (pool == a.v_pool.dtype && is_data_type(pool) && (q == pool || k == pool || v == pool)) return pool;
-  if (k == v && is_data_type(k)) return k;
-  for (DType dtype : {q, k, v}) {
-    if (is_data_type(dtype)) return dtype;
-  }
-  return q;
-}
-
 Check qkv_dtypes(const Args& a, const Facts&) {
   if (a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype) return {};
   const DType expected = common_dtype(a);
@@ -452,6 +441,16 @@ std::optional<Error> refusal_by(const Rule& rule, const Args& args, const Facts&
 }
 
 }  // namespace
+
+DType common_dtype(const RopePoolFusedArgs& a) {
+  const DType q = a.q.dtype, k = a.k.dtype, v = a.v.dtype, pool = a.k_pool.dtype;
+  if (pool == a.v_pool.dtype && is_data_type(pool) && (q == pool || k == pool || v == pool)) return pool;
+  if (k == v && is_data_type(k)) return k;
+  for (DType dtype : {q, k, v}) {
+    if (is_data_type(dtype)) return dtype;
+  }
+  return q;
+}
 
 std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs) {
   const Facts facts(args, outputs);

@@ -26,6 +26,9 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs);
 // In front-ends where `angles` is a word: has a refusal of a number that stands for none of them say the word instead.
 Error with_angles(const Error& error, const std::string& word);
 
+// What q, k and v should have: the pools' dtype where one of them has it, else that of most of them.
+DType common_dtype(const RopePoolFusedArgs& args);
+
 }  // namespace ropepool::contract
 
 namespace ropepool {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "ops/rope_pool_fused.h"
 #include "ops/rope_pool_fused_diagnosis_parts.h"
 
 namespace ropepool::diagnosis {
@@ -95,11 +96,10 @@ Names of_dtype(std::initializer_list<std::pair<const char*, const Tensor*>> arra
 
 Diagnosis qkv_dtypes(const Args& a, const Finding& finding) {
   const std::array<Heads, 3> all{q_heads(a), k_heads(a), v_heads(a)};
-  const auto has_target = [&](const Heads& x) { return to_string(x.tensor.dtype) == finding.expected; };
-  const Heads& right = *std::ranges::find_if(all, has_target);  // the rule expects what one of them has
-  const DType target = right.tensor.dtype;
-  const Heads& wrong = *std::ranges::find_if_not(all, has_target);
-  const DType odd = wrong.tensor.dtype;
+  const DType target = contract::common_dtype(a);  // one of theirs
+  const auto has_target = [&](const Heads& x) { return x.tensor.dtype == target; };
+  const Heads& right = *std::ranges::find_if(all, has_target);
+  const DType odd = array_named(a, finding.argument)->dtype;
   Names names, others;
   bool one_kind = true;
   for (const Heads& x : all) {

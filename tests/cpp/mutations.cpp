@@ -102,6 +102,12 @@ const std::vector<Mutation>& mutations() {
     add(10, "v is uint16", "q/k/v dtypes must match", [](OpCase& c) { c.args.v.dtype = DType::u16; });
     add(10, "k is byte-swapped", "q/k/v dtypes must match", [](OpCase& c) { c.args.k.dtype = DType::f32_swapped; });
 
+    add(10, "q and k are two unknown types", "q/k/v dtypes must match", [](OpCase& c) {
+      c.args.q.dtype = static_cast<DType>(static_cast<std::uint32_t>(DType::other) + 1);
+      c.args.k.dtype = static_cast<DType>(static_cast<std::uint32_t>(DType::other) + 2);
+      c.args.v.dtype = c.args.q.dtype;
+    });
+
     add(11, "v_pool is float16", "pool dtypes must match q/k/v dtype", [](OpCase& c) { c.args.v_pool.dtype = DType::f16; });
     add(11, "k_pool is int32", "pool dtypes must match q/k/v dtype", [](OpCase& c) { c.args.k_pool.dtype = DType::i32; });
     add(11, "all but the pools are float16", "pool dtypes must match q/k/v dtype", [](OpCase& c) {
