@@ -18,6 +18,7 @@
 #include "core/environment.h"
 #include "errors.h"
 #include "rope_pool_fused.h"
+#include "without_gil.h"
 
 namespace ropepool::python {
 namespace {
@@ -62,6 +63,7 @@ NB_MODULE(_ext, module) {
   load_errors();
   load_array_libraries();
   add_rope_pool_fused(module);
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&stop_returning_threads));
 
   module.def(
       "errors",

@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "errors.h"
 #include "ops/rope_pool_fused.h"
+#include "without_gil.h"
 
 namespace ropepool::python {
 namespace {
@@ -166,7 +167,7 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
       }
     }
     Result<void> done = [&] {
-      nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       return ropepool::rope_pool_fused(args);
     }();
     if (!done) raise(with_angles(done.error(), arguments[kAngles]));
@@ -180,7 +181,7 @@ PyObject* call_check(PyObject*, PyObject* const* values, Py_ssize_t num_position
     ArrayReader reader;
     const RopePoolFusedArgs args = to_core(arguments, reader);
     const std::vector<Error> refusals = [&] {
-      nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       return contract::all_refusals(args, contract::Outputs::made_later);
     }();
     nb::list found;

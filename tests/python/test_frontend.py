@@ -987,6 +987,28 @@ def run_python(code, **environment):
     )
 
 
+DAEMON = """
+import threading, time, numpy as np, ropepool
+def work():
+    T = {tokens}
+    q, k, pool = np.ones((T, 8, 64), np.float32), np.ones((T, 2, 64), np.float32), np.zeros((2, T, 2, 64), np.float32)
+    call = dict(head_dim=64, num_qo_heads=8, num_kv_heads=2, rope_base=1e4)
+    while True:
+        ropepool.{function}(q, k, k, np.arange(T), np.arange(T), pool[0], pool[1], **call)
+for _ in range(2):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("tokens", [2, 64, 2048])
+@pytest.mark.parametrize("function", ["rope_pool_fused", "check"])
+def test_exit_while_daemon_threads_call(function, tokens):
+    for _ in range(4):
+        done = run_python(DAEMON.format(tokens=tokens, function=function))
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name, value", [("ROPEPOOL_TARGET", "AVX9000"), ("ROPEPOOL_NUM_THREADS", "many")])
 def test_a_bad_environment_fails_the_import(name, value):
     done = run_python("import ropepool", **{name: value})
