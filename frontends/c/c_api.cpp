@@ -71,13 +71,19 @@ int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DL
                             "sizeof(ropepool_rope_pool_fused_options) of the header that came with the library",
                             options->size, sizeof(ropepool_rope_pool_fused_options)));
   }
-  struct Input {
+  struct Argument {
     const char* name;
     const DLTensor* tensor;
+    bool may_be_null = false;  // as outputs, whose absence the contract judges
   };
-  for (const auto& [name, tensor] : {Input{"q", q}, Input{"k", k}, Input{"v", v}, Input{"positions", positions},
-                                     Input{"slots", slots}, Input{"k_pool", k_pool}, Input{"v_pool", v_pool}}) {
-    if (tensor == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
+  for (const auto& [name, tensor, may_be_null] :
+       {Argument{"q", q}, Argument{"k", k}, Argument{"v", v}, Argument{"positions", positions}, Argument{"slots", slots},
+        Argument{"k_pool", k_pool}, Argument{"v_pool", v_pool}, Argument{"q_out", q_out, true},
+        Argument{"k_out", k_out, true}}) {
+    if (tensor == nullptr && !may_be_null) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
+    if (tensor != nullptr && tensor->ndim > 0 && tensor->shape == nullptr) {
+      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
+    }
   }
   if (options->num_threads < 0) {
     return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options->num_threads));

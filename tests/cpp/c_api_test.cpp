@@ -188,6 +188,14 @@ TEST(CApi, NullPointers) {
     EXPECT_EQ(number, missing < 7 ? ROPEPOOL_INVALID_ARGUMENT : 17) << names[missing];
     EXPECT_TRUE(std::string(ropepool_last_error_message()).starts_with(names[missing])) << ropepool_last_error_message();
   }
+  for (int i = 0; i < 9; ++i) {
+    DLTensor whole = *arrays[i];
+    whole.shape = nullptr;
+    const auto at = [&](int j) { return i == j ? &whole : arrays[j]; };
+    EXPECT_EQ(ropepool_rope_pool_fused(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), 8, 4, 2, 1e4),
+              ROPEPOOL_INVALID_ARGUMENT);
+    EXPECT_EQ(ropepool_last_error_message(), std::string(names[i]) + "->shape is NULL");
+  }
   EXPECT_EQ(ropepool_rope_pool_fused_with(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6],
                                           arrays[7], arrays[8], nullptr),
             ROPEPOOL_INVALID_ARGUMENT);

@@ -345,6 +345,27 @@ def test_expected_values_of_another_shape_or_type_differ(file):
     assert "the expected values are int32" in run.stdout
 
 
+def test_a_misspelt_expected_tensor_is_an_error(file):
+    tensors = step()
+    run = tool("run", file(tensors | {"expected.qrot": np.zeros(3, np.float32)}))
+    assert run.returncode == FILE
+    assert "'expected.qrot' is the name of no result" in run.stderr
+
+
+def test_float32_angles_are_proposed_where_they_can_be_the_reason(file):
+    tensors = step()
+    right = expected(tensors)
+    for name, value, proposed in (
+        ("expected.q_rot", right["expected.q_rot"] + 1e-2, True),
+        ("expected.k_pool", np.full_like(right["expected.k_pool"], np.nan), False),
+        ("expected.v_pool", right["expected.v_pool"] + 1e-2, False),
+        ("expected.q_rot", right["expected.q_rot"][:3], False),
+    ):
+        run = tool("run", file(tensors | right | {name: value}))
+        assert run.returncode == DIFFERS
+        assert ("--angles float32" in run.stderr) == proposed
+
+
 def test_an_expect_file_without_results_is_an_error(file):
     run = tool("run", file(step()), "--expect", file({"other": np.zeros(3)}, None, "other.safetensors"))
     assert run.returncode == FILE
