@@ -49,7 +49,12 @@ std::string converted(const Odd& odd) {
               odd.target == DType::none ? std::string("astype(numpy.float32)") : format("astype({}.dtype)", odd.target_of));
 }
 
-// What a dtype that this op does not take says by itself.
+// Beside a conversion of types that have no name.
+std::string or_view(bool unnamed) {
+  return unnamed ? ", or view instead of astype where these are raw bytes, as numpy.load reads bfloat16" : "";
+}
+
+// What a dtype that this op does not take says by itself, if anything.
 Diagnosis unsupported(const Odd& odd) {
   const auto names = listed(odd.names);
   const char *are = odd.names.size() > 1 ? "are" : "is", *hold = odd.names.size() > 1 ? "hold" : "holds";
@@ -83,6 +88,14 @@ Diagnosis unsupported(const Odd& odd) {
   return {};
 }
 
+// The same, with the dtype's name where it says nothing.
+Diagnosis unsupported_or_named(const Odd& odd) {
+  Diagnosis diagnosis = unsupported(odd);
+  if (!diagnosis.cause.empty()) return diagnosis;
+  return {format("{} {} {}", listed(odd.names), odd.names.size() > 1 ? "are" : "is", to_string(odd.dtype)),
+          converted(odd) + or_view(!odd.written && name_of(odd.dtype).empty())};
+}
+
 // Those of the arrays that have this dtype.
 Names of_dtype(std::initializer_list<std::pair<const char*, const Tensor*>> arrays, DType dtype) {
   Names names;
@@ -101,10 +114,11 @@ Diagnosis qkv_dtypes(const Args& a, const Finding& finding) {
   const Heads& right = *std::ranges::find_if(all, has_target);
   const DType odd = array_named(a, finding.argument)->dtype;
   Names names, others;
-  bool one_kind = true;
+  bool one_kind = true, unnamed = false;
   for (const Heads& x : all) {
     (has_target(x) ? others : names).push_back(x.name);
     if (!has_target(x) && x.tensor.dtype != odd) one_kind = false;
+    unnamed = unnamed || name_of(x.tensor.dtype).empty();
   }
   const auto types = format("q is {}, k {}, v {}", to_string(a.q.dtype), to_string(a.k.dtype), to_string(a.v.dtype));
   const auto mend = each(names, format("astype({}.dtype)", right.name));
@@ -112,10 +126,15 @@ Diagnosis qkv_dtypes(const Args& a, const Finding& finding) {
   if (!is_data_type(odd)) {
     const Names rest = of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, target);
     Diagnosis diagnosis = unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, odd), odd, target, right.name, false});
-    if (!diagnosis.cause.empty()) {
-      diagnosis.cause += format("; {} {} {}{}", listed(rest), rest.size() > 1 ? "are" : "is", to_string(target),
-                                pools_agree ? ", as are the pools" : "");
+    if (diagnosis.cause.empty()) {
+      if (is_data_type(target))
+        return {types + (pools_agree ? ", the pools " + to_string(target) : ""), mend + or_view(unnamed)};
+      const bool pool_is_right = is_data_type(a.k_pool.dtype);  // none of the three is
+      return {types,
+              each({"q", "k", "v"}, pool_is_right ? "astype(k_pool.dtype)" : "astype(numpy.float32)") + or_view(unnamed)};
     }
+    diagnosis.cause += format("; {} {} {}{}", listed(rest), rest.size() > 1 ? "are" : "is", to_string(target),
+                              pools_agree ? ", as are the pools" : "");
     return diagnosis;
   }
   const auto which = listed(names) + (names.size() > 1 ? " were" : " alone was");
@@ -141,10 +160,8 @@ Diagnosis pool_dtypes(const Args& a, const Finding& finding) {
   const DType pool = array_named(a, finding.argument)->dtype;
   if (!is_data_type(data) && is_data_type(pool)) {
     Diagnosis diagnosis =
-        unsupported({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, data), data, pool, finding.argument, false});
-    if (!diagnosis.cause.empty()) {
-      diagnosis.cause += format("; {} {} {}", listed(pools), pools.size() > 1 ? "are" : "is", to_string(pool));
-    }
+        unsupported_or_named({of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, data), data, pool, finding.argument, false});
+    diagnosis.cause += format("; {} {} {}", listed(pools), pools.size() > 1 ? "are" : "is", to_string(pool));
     return diagnosis;
   }
   const auto what =
@@ -164,18 +181,19 @@ Diagnosis pool_dtypes(const Args& a, const Finding& finding) {
     return {format("{} and q, k and v are float32: they were widened, or the pool was made for a 16-bit model", what),
             pools.size() > 1 ? cast + ", or " + make : make};
   }
-  return unsupported({pools, pool, is_data_type(data) ? data : DType::none, "q", true});
+  return unsupported_or_named({pools, pool, is_data_type(data) ? data : DType::none, "q", true});
 }
 
 Diagnosis float_dtypes(const Args& a, const Finding& finding) {
   const DType dtype = array_named(a, finding.argument)->dtype;
   const Names data = of_dtype({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, dtype);
   const Names pools = of_dtype({{"k_pool", &a.k_pool}, {"v_pool", &a.v_pool}}, dtype);
-  if (data.empty()) return unsupported({pools, dtype, DType::none, "", true});
+  if (data.empty()) return unsupported_or_named({pools, dtype, DType::none, "", true});
   Names names = data;
   if (is_bits(dtype)) names.insert(names.end(), pools.begin(), pools.end());  // a view is written in place
-  Diagnosis diagnosis = unsupported({names, dtype, DType::none, "", false});
-  if (!pools.empty() && !is_bits(dtype) && !diagnosis.cause.empty() && (dtype == DType::f64 || is_swapped(dtype))) {
+  Diagnosis diagnosis = unsupported_or_named({names, dtype, DType::none, "", false});
+  const bool quantised = is_small_float(dtype) || dtype == DType::i8 || dtype == DType::u8;
+  if (!pools.empty() && !is_bits(dtype) && !quantised) {
     diagnosis.hint += format("; allocate {} likewise", listed(pools));
   }
   return diagnosis;
@@ -204,7 +222,9 @@ Diagnosis index_dtypes(const Args& a, const Finding& finding) {
           format("{0} = {0}.view(numpy.{1}), in which that is -1 again", name, tensor.dtype == DType::u32 ? "int32" : "int64")};
     case DType::boolean:
       return {format("{} is a mask (bool), not one number for each token", name),
-              name == "positions" ? "" : "slots = numpy.where(mask, slots, -1)"};
+              name == "positions" ? "positions = positions.cumsum() - 1, where it is the attention mask of one sequence; else "
+                                    "give each token its position"
+                                  : "slots = numpy.where(mask, slots, -1)"};
     case DType::i8:
     case DType::i16:
     case DType::u8:
@@ -214,7 +234,7 @@ Diagnosis index_dtypes(const Args& a, const Finding& finding) {
     case DType::i64_swapped:
       return {format("{} is in the other byte order, as arrays read from a big-endian file are", name), convert};
     default:
-      return {};
+      return {"", convert + ", where it holds whole numbers"};
   }
 }
 

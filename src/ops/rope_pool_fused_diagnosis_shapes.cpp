@@ -42,13 +42,22 @@ bool merges(const Tensor& x, int axis) {
          (!__builtin_mul_overflow(x.strides[axis + 1], x.shape[axis + 1], &step) && step == x.strides[axis]);
 }
 
-// A pool in other axes; as a view, since a copy would take the writes.
-std::string pool_view(const Args& a, const char* name, const char* layer, bool is_view) {
-  if (is_view) return format("{0} = {0}{1}.reshape(-1, {2}, {3})", name, layer, a.num_kv_heads, a.head_dim);
+using Names = std::vector<const char*>;
+
+// "k_pool = k_pool{call}; v_pool = v_pool{call}".
+std::string each(const Names& names, const std::string& call) {
+  std::string text;
+  for (const char* name : names) text += format("{0}{1} = {1}{2}", text.empty() ? "" : "; ", name, call);
+  return text;
+}
+
+// Pools in other axes; as a view, since a copy would take the writes.
+std::string pool_view(const Args& a, const Names& pools, const char* layer, bool is_view) {
+  if (is_view) return each(pools, format("{}.reshape(-1, {}, {})", layer, a.num_kv_heads, a.head_dim));
   return format(
       "allocate {} as [num_slots, {}, {}]: these strides have no such view, and a reshape would be a copy that takes "
       "the writes",
-      name, a.num_kv_heads, a.head_dim);
+      fmt::join(pools, " and "), a.num_kv_heads, a.head_dim);
 }
 
 // Whether the two pools are, or lie in, one array.
@@ -177,7 +186,17 @@ Diagnosis positions_slots_rank(const Args& a, const Finding& finding) {
   const Shape& s = array_named(a, name)->shape;
   const std::int64_t tokens = is_3d(a.q) ? a.q.shape[0] : -1;
   const auto flatten = format("{0} = {0}.reshape(-1)", name);
-  if (s.rank() == 0) return {format("{} is a single number; one token needs an array of one entry", name), flatten};
+  if (s.rank() == 0 && (tokens == 1 || tokens < 0)) {
+    return {format("{} is a single number; one token needs an array of one entry", name), flatten};
+  }
+  if (s.rank() == 0) {
+    const auto cause = format("{} is a single number; each of the {} tokens needs an entry of its own", name, tokens);
+    if (!positions || tokens == 0) return {cause, format("give {} one entry for each token", name)};
+    return {cause,
+            format("tokens of sequences that all stand at this position take numpy.full({0}, positions), tokens that follow "
+                   "each other from there positions + numpy.arange({0})",
+                   tokens)};
+  }
   if (s.rank() != 2) {
     if (elements(s) == tokens) return {format("{} has {} axes for its {} tokens", name, s.rank(), tokens), flatten};
     return {};
@@ -216,18 +235,32 @@ std::string both_halves(bool one, const char* first, const char* second) {
   return format("k_pool, v_pool = pool{}, pool{}", first, second);
 }
 
+// The pool, and the other where that has the same fault.
+Names pools_alike(const Args& a, const char* name) {
+  const auto same = [](const Dims& x, const Dims& y) { return std::ranges::equal(x, y); };
+  if (!same(a.k_pool.shape, a.v_pool.shape) || !same(a.k_pool.strides, a.v_pool.strides)) return {name};
+  return {"k_pool", "v_pool"};
+}
+
+// Both as the subject of a sentence about one of them.
+std::string subject(const Args& a, const char* name) {
+  if (pools_alike(a, name).size() == 1 || same_data(a.k_pool, a.v_pool)) return name;
+  return "k_pool, like v_pool,";
+}
+
 Diagnosis pool_of_two_axes(const Args& a, const char* name, const Tensor& pool) {
   const std::int64_t h = a.num_kv_heads, d = a.head_dim, width = pool.shape[1];
   if (h < 1 || d < 1) return {};
   if (width == h * d) {
-    return {format("{} has heads and lanes in one axis of num_kv_heads * head_dim = {}", name, width),
-            pool_view(a, name, "", true)};
+    return {format("{} has heads and lanes in one axis of num_kv_heads * head_dim = {}", subject(a, name), width),
+            pool_view(a, pools_alike(a, name), "", true)};
   }
   if (width != 2 * h * d) return {};
   const auto both = format("K and V of a slot in one row of 2 * num_kv_heads * head_dim = {} lanes", width);
   const auto split = format("pool = {}.reshape(-1, 2, {}, {}); k_pool, v_pool = pool[:, 0], pool[:, 1]", name, h, d);
   if (one_pool(a)) return {format("{} holds {}", name, both), split};
-  return {format("{} may hold {}, or have twice the call's heads or lanes, as under tensor parallelism over 2", name, both),
+  return {format("{} may hold {}, or have twice the call's heads or lanes, as under tensor parallelism over 2",
+                 subject(a, name), both),
           format("of a pool that holds both pass pool.reshape(-1, 2, {}, {})[:, 0] and [:, 1]; else make the pool with this "
                  "call's heads",
                  h, d)};
@@ -237,7 +270,8 @@ Diagnosis pool_of_four_axes(const Args& a, const char* name, const Tensor& pool)
   const Shape& s = pool.shape;
   const std::int64_t h = a.num_kv_heads;
   const bool one = one_pool(a);
-  const auto flat = pool_view(a, name, "", merges(pool, 0));
+  const Names pools = pools_alike(a, name);
+  const auto flat = pool_view(a, pools, "", merges(pool, 0));
   const auto pages = format("{} pages of {} slots, [pages, page_size, heads, head_dim]", s[0], s[1]);
   Candidates c;
   if (s[2] == h) {
@@ -246,18 +280,18 @@ Diagnosis pool_of_four_axes(const Args& a, const char* name, const Tensor& pool)
     c.add("it comes in " + pages, merges(pool, 0) ? flat + ", with slot = page * page_size + offset" : flat, false);
     // No model has so many layers, and no page so many slots.
     if (s[0] <= 256) {
-      c.add(format("it holds all {} layers, [layers, slots, heads, head_dim]", s[0]),
-            format("for layers {0} = {0}[layer]", name), false);
+      c.add(format("it holds all {} layers, [layers, slots, heads, head_dim]", s[0]), "for layers " + each(pools, "[layer]"),
+            false);
     }
   }
   if (s[1] == h) {
     c.add(format("it is laid out heads first, [{}, heads, slots, head_dim]", s[2] <= 256 ? "pages or sequences" : "sequences"),
-          s[0] == 1 ? format("{0} = {0}[0].swapaxes(0, 1), a view", name)
+          s[0] == 1 ? each(pools, "[0].swapaxes(0, 1)") + format(", {}", pools.size() > 1 ? "views" : "a view")
                     : std::string("lay the pool out as [num_slots, num_kv_heads, head_dim]: with heads first a slot's rows "
                                   "have no single stride"),
           false);
   }
-  return c.named(format("{} has four axes", name));
+  return c.named(subject(a, name) + " has four axes");
 }
 
 }  // namespace
@@ -277,8 +311,8 @@ Diagnosis pools_rank(const Args& a, const Finding& finding) {
             one_pool(a));
     }
     c.add(format("it may hold all {} layers, each in {} pages of {} slots", s[0], s[1], s[2]),
-          pool_view(a, name, "[layer]", merges(pool, 1)), false);
-    return c.named(format("{} has the shape {}", name, to_string(s)));
+          pool_view(a, pools_alike(a, name), "[layer]", merges(pool, 1)), false);
+    return c.named(format("{} has the shape {}", subject(a, name), to_string(s)));
   }
   return {};
 }
@@ -598,7 +632,7 @@ Diagnosis pool_shape(const Args& a, const char* name, const Tensor& pool) {
     Candidates c;
     c.add(format("it comes in pages of {} slots with heads and lanes in one axis: [pages, page_size, num_kv_heads * head_dim]",
                  s[1]),
-          pool_view(a, name, "", merges(pool, 0)), s[1] != 2);
+          pool_view(a, {name}, "", merges(pool, 0)), s[1] != 2);
     if (s[1] == 2) {
       c.add("it holds K and V of each slot, [slots, 2, num_kv_heads * head_dim]",
             format("pool = {}; k_pool, v_pool = pool[:, 0].reshape(-1, {}, {}), pool[:, 1].reshape(-1, {}, {})", name, hk, d,
@@ -637,7 +671,7 @@ Diagnosis pool_shape(const Args& a, const char* name, const Tensor& pool) {
   }
   if (s[1] * s[2] == hk * d) {
     return {format("{} was split into {} heads of {} lanes instead of {} of {}", name, s[1], s[2], hk, d),
-            pool_view(a, name, "", merges(pool, 1))};
+            pool_view(a, {name}, "", merges(pool, 1))};
   }
   if (s[1] == hk) {
     return {format("{} has heads of {} lanes where the call says head_dim = {}: it may be the pool of another kind of layer or "

@@ -170,9 +170,14 @@ def position_ids_of_one_sequence(m):
     return {"positions": np.arange(m.tokens)[None]}
 
 
-@kind("RP002", "positions is a single number")
+@kind("RP002", "positions is a single number", "each of the {m.tokens} tokens")
 def position_is_a_number(m):
     return {"positions": np.array(17)}
+
+
+@kind("RP002", "slots is a single number", "each of the {m.tokens} tokens")
+def slot_is_a_number(m):
+    return {"slots": np.array(17)}
 
 
 @kind("RP002", "M-RoPE")
@@ -618,6 +623,26 @@ def v_bits_as_uint16(m):
     return {name: call[name] for name in FLOATS} | {"v": call["v"].view(np.uint16)}
 
 
+@kind("RP010", "v int32", "the pools float32")
+def v_cast_to_an_index_type(m):
+    return {"v": m.call()["v"].astype(np.int32)}
+
+
+@kind("RP010", "q is an unsupported type", "v int32")
+def q_of_objects_and_v_of_integers(m):
+    return {"q": m.call()["q"].astype(object), "v": m.call()["v"].astype(np.int32)}
+
+
+@kind("RP010", "q is int32, k int64, v int64")
+def qkv_of_two_index_types(m):
+    return {"q": m.call()["q"].astype(np.int32)} | {name: m.call()[name].astype(np.int64) for name in "kv"}
+
+
+@kind("RP011", "q, k and v are int32", "k_pool and v_pool are float32")
+def qkv_cast_to_an_index_type(m):
+    return {name: m.call()[name].astype(np.int32) for name in "qkv"}
+
+
 @kind("RP011", "pools are float32", "default")
 def pools_with_the_default_dtype(m):
     return bf16(m.call(), "q", "k", "v")
@@ -700,6 +725,11 @@ def slots_from_an_empty_list(m):
 @kind("RP013", "mask")
 def mask_as_slots(m):
     return {"slots": np.ones(m.tokens, bool)}
+
+
+@kind("RP013", "positions is a mask")
+def mask_as_positions(m):
+    return {"positions": np.ones(m.tokens, bool)}
 
 
 @kind("RP013", "positions is float32")

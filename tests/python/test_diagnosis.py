@@ -164,6 +164,45 @@ def test_no_mend_copies_what_is_written(name):
         )
 
 
+@pytest.mark.parametrize("dtype", [np.int32, "complex64", np.longdouble, object, "V4"], ids=str)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_the_odd_dtype_of_qkv_is_the_one_to_convert(name, dtype):
+    model = mistakes.MODELS[0]
+    error = refusal_of(model.call(**{name: np.zeros(model.call()[name].shape, dtype)}))
+    assert error.code == "RP010"
+    assert re.findall(r"(\w+) = ", error.hint) == [name]
+    assert "float32" in error.cause
+
+
+@pytest.mark.parametrize("dtype", [bool, "datetime64[s]", "U3", object, "V4", "complex64", np.longdouble], ids=str)
+@pytest.mark.parametrize(("name", "other"), [("positions", "slots"), ("slots", "positions")])
+def test_the_mend_of_an_index_dtype_names_its_array(name, other, dtype):
+    model = mistakes.MODELS[0]
+    error = refusal_of(model.call(**{name: np.zeros(model.tokens, dtype)}))
+    assert (error.code, error.argument) == ("RP013", name)
+    assert name in error.hint and other not in error.hint
+
+
+@pytest.mark.parametrize("name", ["positions", "slots"])
+def test_a_single_number_is_an_entry_of_one_token_alone(name):
+    model = mistakes.Model("one token", 4, 2, 64, 1)
+    assert "one token" in refusal_of(model.call(**{name: np.array(3)})).cause
+    model = mistakes.Model("four tokens", 4, 2, 64, 4)
+    error = refusal_of(model.call(**{name: np.array(3)}))
+    assert "each of the 4 tokens" in error.cause and "reshape" not in error.hint
+    assert ("numpy.full(4, positions)" in error.hint) == (name == "positions")
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 2, 64), (1, 2, 300, 64), (160, 128), (3, 4, 8, 2, 64)], ids=str)
+def test_pools_that_are_wrong_in_the_same_way_are_mended_together(shape):
+    model = mistakes.Model("pools", 4, 2, 64, 4)
+    wrong = {name: np.zeros(shape, np.float32) for name in POOLS}
+    both = refusal_of(model.call(**wrong))
+    assert both.code == "RP003" and "k_pool = k_pool" in both.hint and "v_pool = v_pool" in both.hint
+    one = refusal_of(model.call(v_pool=wrong["v_pool"]))
+    assert one.code == "RP003" and "k_pool = " not in one.hint and "v_pool = v_pool" in one.hint
+
+
 # ---- No cause where none fits
 
 
