@@ -718,7 +718,7 @@ def test_bench_prints_a_line_for_each_number_of_tokens():
     assert re.fullmatch(r"ropepool [\d.]+, SIMD target \w+, 1 threads at most, .+", machine)
     assert shape == "3 query and 1 key/value heads of 6, float16; pools of 16 slots, taken in random order"
     assert empty == ""
-    assert heading.split() == "tokens op floor its stores memcpy GB/s of floor of memcpy".split()
+    assert heading.split() == ["tokens", "op", "floor", "its", "stores", "memcpy", "GB/s", "of", "floor", "of", "memcpy"]
     number = r" +[\d.]+"
     row = rf" +(\d+){number}{number} (regular|prefetched|mixed|streaming) +{number[2:]}{number}{number}{number}"
     assert [re.fullmatch(row, line)[1] for line in lines] == ["1", "20"]
