@@ -144,3 +144,30 @@ def test_a_log_with_bytes_that_are_no_text_is_searched():
 def test_patterns_can_fail():
     assert re.fullmatch(pattern_of("got {v.shape} vs {k.shape}"), "got (4, 10, 64) vs ()")
     assert not re.fullmatch(pattern_of("got {v.shape} vs {k.shape}"), "got [4, 10, 64] vs (4,)")
+
+
+def test_no_two_entries_share_a_paragraph():
+    seen = {}
+    for entry in ropepool.errors():
+        for text in (entry["meaning"], entry["trigger"], *entry["situations"], *entry["solutions"]):
+            assert seen.setdefault(text, entry["code"]) == entry["code"], text
+
+
+SGLANG_LOG = """\
+[2026-11-30 09:12:01 TP0] Scheduler hit an exception: Traceback (most recent call last):
+  File "/opt/sglang/python/sglang/srt/managers/scheduler.py", line 2514, in run_scheduler_process
+    scheduler.event_loop_overlap()
+  File "/opt/sglang/python/sglang/srt/layers/radix_attention.py", line 101, in forward
+    return forward_batch.attn_backend.forward(q, k, v, self, forward_batch, save_kv_cache)
+  File "/opt/sgl_kernel/metal.py", line 88, in rope_pool_fused
+    raise ValueError({raised})
+ValueError: {message}
+
+[2026-11-30 09:12:01] Received sigquit from a child process. It usually means the child failed.
+"""
+
+
+@pytest.mark.parametrize("entry", ropepool.errors()[:11], ids=lambda entry: entry["code"])
+def test_the_originals_messages_are_found_in_a_log_of_sglang(entry):
+    message = re.sub(r"\{[^}]*\}", "(37, 10, 64)", entry["message"])
+    assert ropepool.explain(SGLANG_LOG.format(raised=f"f'{entry['message']}'", message=message))["code"] == entry["code"]
