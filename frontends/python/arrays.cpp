@@ -87,7 +87,7 @@ void refuse_hidden(nb::handle array, const char* argument) {
 // A tensor of torch can stand for the negative of what lies in its memory, which its DLPack does not say.
 void refuse_negated(nb::handle array, const char* argument) {
   if (!PyObject_HasAttr(array.ptr(), globals->is_neg.ptr())) return;
-  if (!nb::cast<bool>(checked(PyObject_CallMethodNoArgs(array.ptr(), globals->is_neg.ptr())))) return;
+  if (!nb::cast<bool>(checked(PyObject_CallMethodObjArgs(array.ptr(), globals->is_neg.ptr(), nullptr)))) return;
   raise_type_error("%s stands for the negative of what lies in its memory: pass %s.resolve_neg()", argument, argument);
 }
 
