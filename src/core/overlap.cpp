@@ -69,15 +69,6 @@ bool apart_modulo_period(const Lattice& a, const Lattice& b, std::uint64_t cut) 
 
 }  // namespace
 
-ByteRange byte_range(const Tensor& tensor) {
-  if (tensor.empty()) return {};
-  std::int64_t low = 0, high = 1;
-  for (int i = 0; i < tensor.rank(); ++i) (tensor.strides[i] < 0 ? low : high) += tensor.strides[i] * (tensor.shape[i] - 1);
-  const auto base = reinterpret_cast<std::uint64_t>(tensor.data);
-  const std::int64_t item = item_size(tensor.dtype);
-  return {base + static_cast<std::uint64_t>(low * item), base + static_cast<std::uint64_t>(high * item)};
-}
-
 bool overlaps_itself(const Tensor& tensor) {
   // The plain case without sorting: each step goes past all that lies inside it.
   std::int64_t span = 1;

@@ -11,7 +11,6 @@ namespace ropepool {
 struct ByteRange {
   std::uint64_t begin = 0, end = 0;
 };
-ByteRange byte_range(const Tensor& tensor);
 inline bool intersect(ByteRange a, ByteRange b) { return a.begin < b.end && b.begin < a.end; }
 
 // True where two elements of `tensor` share a byte, or where that can't be told cheaply.

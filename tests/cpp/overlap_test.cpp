@@ -10,6 +10,15 @@
 namespace ropepool::test {
 namespace {
 
+ByteRange byte_range(const Tensor& tensor) {
+  if (tensor.empty()) return {};
+  std::int64_t low = 0, high = 1;
+  for (int i = 0; i < tensor.rank(); ++i) (tensor.strides[i] < 0 ? low : high) += tensor.strides[i] * (tensor.shape[i] - 1);
+  const auto base = reinterpret_cast<std::uint64_t>(tensor.data);
+  const std::int64_t item = item_size(tensor.dtype);
+  return {base + static_cast<std::uint64_t>(low * item), base + static_cast<std::uint64_t>(high * item)};
+}
+
 // As the contract puts the two steps together.
 bool judged_to_overlap(const Tensor& a, const Tensor& b) {
   return intersect(byte_range(a), byte_range(b)) && may_overlap(a, b);
