@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -69,14 +67,6 @@ Json json_of(const bench::Line& line) {
   json["share_of_memcpy"] = share(line.share_of(line.memcpy()));
   return json;
 }
-
-void progress(const std::string& text) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\033[K{}", text);
-  std::fflush(stderr);
-}
-
-std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 1e-4 ? 2 : 0); }
 
 }  // namespace
 
@@ -139,12 +129,12 @@ int main(int argc, char** argv) try {
                                              num_slots,       find(kOrders, order), seconds};
                 if (const auto set = ropepool::set_num_threads(width); !set) throw std::runtime_error(set.error().message());
                 const auto tell = [&](double done) {
-                  progress(fmt::format("line {} of {}, {:.0f} %: {} {}, {} tokens", json["lines"].size() + 1, lines, 100 * done,
-                                       model, dtype, num_tokens));
+                  bench::show_progress(fmt::format("line {} of {}, {:.0f} %: {} {}, {} tokens", json["lines"].size() + 1, lines,
+                                                   100 * done, model, dtype, num_tokens));
                 };
                 tell(0);
                 const auto measured = bench::measure(setting, tell);
-                progress("");
+                bench::show_progress("");
                 if (!measured) throw std::runtime_error(measured.error().message());
                 const bench::Line& line = measured.value();
                 Json row{{"model", model},
@@ -161,10 +151,10 @@ int main(int argc, char** argv) try {
                 const double op = line.op().median();
                 fmt::print(
                     "{:14} {:8} {:>7} {:>8} {:11} {:>7} {:>9} {:>9} {:>9} {:10} {:>9} {:>6.1f} {:>8.2f} {:>9.2f} {:>6}\n",
-                    model, dtype, num_tokens, line.num_slots, order, width, microseconds(line.op().min()), microseconds(op),
-                    microseconds(line.floor().median()), line.floor().name, microseconds(line.memcpy().median()),
-                    static_cast<double>(line.bytes) / op / 1e9, line.share_of(line.floor()).median,
-                    line.share_of(line.memcpy()).median, line.op().seconds.size());
+                    model, dtype, num_tokens, line.num_slots, order, width, bench::microseconds(line.op().min()),
+                    bench::microseconds(op), bench::microseconds(line.floor().median()), line.floor().name,
+                    bench::microseconds(line.memcpy().median()), static_cast<double>(line.bytes) / op / 1e9,
+                    line.share_of(line.floor()).median, line.share_of(line.memcpy()).median, line.op().seconds.size());
                 std::fflush(stdout);
               }
             }

@@ -1,5 +1,7 @@
 #include "measure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -7,6 +9,8 @@
 #include <new>
 #include <numeric>
 #include <random>
+
+#include <fmt/format.h>
 
 namespace bench {
 namespace {
@@ -174,5 +178,13 @@ ropepool::Result<Line> measure(const Setting& given, const std::function<void(do
   }
   return line;
 }
+
+void show_progress(const std::string& text) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r\033[K{}", text);
+  std::fflush(stderr);
+}
+
+std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 1e-4 ? 2 : 0); }
 
 }  // namespace bench

@@ -59,6 +59,11 @@ struct Line {
 // `progress` is told the part that is done. Throws std::bad_alloc.
 ropepool::Result<Line> measure(const Setting& setting, const std::function<void(double done)>& progress);
 
+// What is going on, in a line that the next one takes; only where standard error is a terminal. "" ends it.
+void show_progress(const std::string& text);
+// A time for a table.
+std::string microseconds(double seconds);
+
 // What an op's call and its arrays are made of, filled with small numbers.
 class Case {
  public:

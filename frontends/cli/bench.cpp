@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 
 #include <ropepool/ropepool.h>
@@ -41,14 +39,6 @@ std::vector<std::int64_t> token_counts(const std::string& list) {
   }
   return counts;
 }
-
-void tell(const std::string& text) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\033[K{}", text);
-  std::fflush(stderr);
-}
-
-std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 1e-4 ? 2 : 0); }
 
 Json row_json(std::int64_t num_tokens, const bench::Line& line) {
   const auto times = [](const bench::Line::Variant& variant) {
@@ -98,11 +88,12 @@ Exit bench(const BenchOptions& options) {
   for (const std::int64_t num_tokens : tokens) {
     setting.num_tokens = num_tokens;
     const auto progress = [&](double done) {
-      tell(fmt::format("{} tokens, {} of {}: {:.0f} %", num_tokens, rows.size() + 1, tokens.size(), 100 * done));
+      bench::show_progress(
+          fmt::format("{} tokens, {} of {}: {:.0f} %", num_tokens, rows.size() + 1, tokens.size(), 100 * done));
     };
     progress(0);
     const Result<bench::Line> measured = bench::measure(setting, progress);
-    tell("");
+    bench::show_progress("");
     if (!measured) {
       complain(measured.error().message());
       if (options.json) print_json(Json{{"ok", false}, {"error", error_json(measured.error())}});
@@ -111,8 +102,8 @@ Exit bench(const BenchOptions& options) {
     const bench::Line& line = measured.value();
     rows.push_back(row_json(num_tokens, line));
     text += fmt::format("{:>7} {:>9} {:>9} {:11} {:>9} {:>7.1f} {:>9.2f} {:>10.2f}\n", num_tokens,
-                        microseconds(line.op().median()), microseconds(line.floor().median()), line.floor().name,
-                        microseconds(line.memcpy().median()), static_cast<double>(line.bytes) / line.op().median() / 1e9,
+                        bench::microseconds(line.op().median()), bench::microseconds(line.floor().median()), line.floor().name,
+                        bench::microseconds(line.memcpy().median()), static_cast<double>(line.bytes) / line.op().median() / 1e9,
                         line.share_of(line.floor()).median, line.share_of(line.memcpy()).median);
   }
   if (options.json) {
