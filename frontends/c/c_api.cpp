@@ -89,15 +89,15 @@ int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DL
     return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options->num_threads));
   }
   ropepool::RopePoolFusedArgs args;
-  args.q = ropepool::from_dlpack(*q);
-  args.k = ropepool::from_dlpack(*k);
-  args.v = ropepool::from_dlpack(*v);
-  args.positions = ropepool::from_dlpack(*positions);
-  args.slots = ropepool::from_dlpack(*slots);
-  args.k_pool = ropepool::from_dlpack(*k_pool);
-  args.v_pool = ropepool::from_dlpack(*v_pool);
-  if (q_out != nullptr) args.q_out = ropepool::from_dlpack(*q_out);
-  if (k_out != nullptr) args.k_out = ropepool::from_dlpack(*k_out);
+  ropepool::from_dlpack(*q, args.q);
+  ropepool::from_dlpack(*k, args.k);
+  ropepool::from_dlpack(*v, args.v);
+  ropepool::from_dlpack(*positions, args.positions);
+  ropepool::from_dlpack(*slots, args.slots);
+  ropepool::from_dlpack(*k_pool, args.k_pool);
+  ropepool::from_dlpack(*v_pool, args.v_pool);
+  if (q_out != nullptr) ropepool::from_dlpack(*q_out, args.q_out);
+  if (k_out != nullptr) ropepool::from_dlpack(*k_out, args.k_out);
   args.head_dim = options->head_dim;
   args.num_qo_heads = options->num_qo_heads;
   args.num_kv_heads = options->num_kv_heads;

@@ -53,13 +53,18 @@ inline Device from_dlpack(DLDevice device) {
   }
 }
 
-inline Tensor from_dlpack(const DLTensor& source) {
+// Into a new Tensor.
+inline void from_dlpack(const DLTensor& source, Tensor& tensor) {
   const int rank = std::max(source.ndim, 0);
-  Tensor tensor = Tensor::contiguous(nullptr, from_dlpack(source.dtype), Shape(source.shape, rank));
-  if (source.strides != nullptr) tensor.strides = Strides(source.strides, rank);
   if (source.data != nullptr) tensor.data = static_cast<std::byte*>(source.data) + source.byte_offset;
+  tensor.dtype = from_dlpack(source.dtype);
+  tensor.shape.assign(source.shape, rank);
+  if (source.strides != nullptr) {
+    tensor.strides.assign(source.strides, rank);
+  } else {
+    tensor.set_contiguous();
+  }
   tensor.device = from_dlpack(source.device);
-  return tensor;
 }
 
 }  // namespace ropepool

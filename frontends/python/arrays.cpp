@@ -254,7 +254,8 @@ Tensor ArrayReader::read_dlpack(nb::handle array, nb::handle method, const char*
     raise_not_an_array(array, argument);
   }
 
-  Tensor tensor = from_dlpack(*source);
+  Tensor tensor;
+  from_dlpack(*source, tensor);
   tensor.read_only = read_only;
   return tensor;
 }

@@ -54,7 +54,14 @@ class Dims {
 
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(values.begin(), static_cast<int>(values.size())) {}
-  Dims(const std::int64_t* values, int rank) : rank_(rank) { std::copy_n(values, std::min(rank, kMaxRank), values_.begin()); }
+  Dims(const std::int64_t* values, int rank) { assign(values, rank); }
+  // In place: a copy of a Dims that was just written waits for the writes, some 10 ns.
+  void assign(const std::int64_t* values, int rank) {
+    rank_ = rank;
+    for (int axis = 0, held = std::min(rank, kMaxRank); axis < held; ++axis) (*this)[axis] = values[axis];
+  }
+
+  void set_rank(int rank) { rank_ = rank; }
 
   int rank() const { return rank_; }
   std::int64_t operator[](int axis) const { return values_[static_cast<std::size_t>(axis)]; }
@@ -62,7 +69,11 @@ class Dims {
   const std::int64_t* begin() const { return values_.data(); }
   const std::int64_t* end() const { return values_.data() + std::min(rank_, kMaxRank); }
   friend bool operator==(const Dims& a, const Dims& b) {
-    return a.rank_ == b.rank_ && std::equal(a.begin(), a.end(), b.begin());
+    if (a.rank_ != b.rank_) return false;
+    for (int axis = 0, held = std::min(a.rank_, kMaxRank); axis < held; ++axis) {
+      if (a[axis] != b[axis]) return false;
+    }
+    return true;
   }
 
  private:
@@ -100,6 +111,17 @@ struct Tensor {
   ROPEPOOL_API static Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
   ROPEPOOL_API static Tensor contiguous(const void* data, DType dtype, std::initializer_list<std::int64_t> shape);  // read-only
   ROPEPOOL_API static Tensor contiguous(void* data, DType dtype, const Shape& shape);
+
+  // The strides of a row-major array without gaps.
+  void set_contiguous() {
+    strides.set_rank(shape.rank());
+    std::int64_t stride = 1;
+    for (int axis = std::min(shape.rank(), Dims::kMaxRank) - 1; axis >= 0; --axis) {
+      strides[axis] = stride;
+      // A shape whose product overflows is refused by every op; here it must only not be undefined.
+      stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) * static_cast<std::uint64_t>(shape[axis]));
+    }
+  }
 
   bool given() const { return dtype != DType::none; }
   int rank() const { return shape.rank(); }

@@ -72,13 +72,12 @@ bool apart_modulo_period(const Lattice& a, const Lattice& b, std::uint64_t cut) 
 bool overlaps_itself(const Tensor& tensor) {
   // The plain case without sorting: each step goes past all that lies inside it.
   std::int64_t span = 1;
-  bool plain = true;
-  for (int i = tensor.rank() - 1; i >= 0; --i) {
-    if (tensor.shape[i] == 1) continue;
-    plain = plain && tensor.strides[i] >= span;
-    span += tensor.strides[i] * (tensor.shape[i] - 1);
+  int axis = tensor.rank() - 1;
+  for (; axis >= 0; --axis) {
+    if (tensor.shape[axis] != 1 && tensor.strides[axis] < span) break;
+    span += tensor.strides[axis] * (tensor.shape[axis] - 1);
   }
-  if (plain) return false;
+  if (axis < 0) return false;
   for (int i = 0; i < tensor.rank(); ++i) {
     if (!tensor.empty() && tensor.shape[i] > 1 && tensor.strides[i] == 0) return true;
   }

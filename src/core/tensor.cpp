@@ -34,13 +34,8 @@ std::string to_string(const Device& device) {
 }
 
 Tensor Tensor::contiguous(void* data, DType dtype, const Shape& shape) {
-  Tensor tensor{data, dtype, shape, shape, {}, false, false};
-  std::int64_t stride = 1;
-  for (int axis = std::min(shape.rank(), Dims::kMaxRank) - 1; axis >= 0; --axis) {
-    tensor.strides[axis] = stride;
-    // A shape whose product overflows is refused by every op; here it must only not be undefined.
-    stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) * static_cast<std::uint64_t>(shape[axis]));
-  }
+  Tensor tensor{data, dtype, shape, {}, {}, false, false};
+  tensor.set_contiguous();
   return tensor;
 }
 

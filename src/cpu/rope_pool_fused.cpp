@@ -72,8 +72,13 @@ struct BF16 {
     const auto low = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
     // Up where the low half is above a half, or is a half and the high one is odd.
     const auto one = hn::Set(d16, 1);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // two steps fewer: 64 tokens take 0.9 times as long
+    const auto up = hn::Gt(hn::OrAnd(low, high, one), hn::Set(d16, 0x8000));
+    return hn::IfThenElse(up, hn::Add(high, one), high);
+#else
     const auto above = hn::SaturatedSub(hn::SaturatedAdd(low, hn::And(high, one)), hn::Set(d16, 0x8000));
     return hn::Add(high, hn::Min(above, one));
+#endif
   }
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
@@ -206,8 +211,8 @@ HWY_INLINE void for_lanes(std::int64_t i, std::int64_t count, F f) {
 
 // ---- Angles
 
-// Pairs whose angles are held at once: 8 KiB of cos and sin.
-constexpr std::int64_t kMaxPairs = 1024;
+// Pairs whose angles are held at once: those of a head_dim of 512.
+constexpr std::int64_t kMaxPairs = 256;
 
 struct CosSin {
   alignas(64) float cos[kMaxPairs];
@@ -336,40 +341,6 @@ struct ToBoth {
 
 // ---- Rotation and copies
 
-// A head's pair i is its lanes i and half + i. Pairs first + begin to first + end turn by angles begin to end: these are whole
-// pairs of vectors, whose order in `angles` is that of load_two.
-template <class Type, class To>
-HWY_INLINE void rotate_twos(const typename Type::Lane* head, std::int64_t half, std::int64_t first, std::int64_t begin,
-                            std::int64_t end, const CosSin& angles, To to) {
-  using D = hn::ScalableTag<float>;
-  const D d;
-  const hn::Repartition<std::uint16_t, D> d16;
-  const auto n = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = begin; i < end; i += 2 * n) {
-    const Two<D> x = Type::load_two(d, head + first + i), y = Type::load_two(d, head + half + first + i);
-    const Two<D> c{hn::Load(d, angles.cos + i), hn::Load(d, angles.cos + i + n)};
-    const Two<D> s{hn::Load(d, angles.sin + i), hn::Load(d, angles.sin + i + n)};
-    const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
-                     hn::NegMulAdd(y.second, s.second, hn::Mul(x.second, c.second))};
-    const Two<D> high{hn::MulAdd(x.first, s.first, hn::Mul(y.first, c.first)),
-                      hn::MulAdd(x.second, s.second, hn::Mul(y.second, c.second))};
-    to.store(d16, Type::round_two(d, low), first + i);
-    to.store(d16, Type::round_two(d, high), half + first + i);
-  }
-}
-
-// The same for any number of pairs.
-template <class Type, class To>
-HWY_INLINE void rotate(const typename Type::Lane* head, std::int64_t half, std::int64_t first, std::int64_t begin,
-                       std::int64_t end, const CosSin& angles, To to) {
-  for_lanes<kMaxFloats>(begin, end, [&](auto d, std::int64_t i) HWY_ATTR {
-    const auto x = Type::load(d, head + first + i), y = Type::load(d, head + half + first + i);
-    const auto c = hn::Load(d, angles.cos + i), s = hn::Load(d, angles.sin + i);
-    to.store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), first + i);
-    to.store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), half + first + i);
-  });
-}
-
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
 // memcpy; past the caches but for lines at the ends that are not whole, of which a part would be read again.
@@ -420,17 +391,41 @@ HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std:
   }
 }
 
-// Pairs first to first + count of heads `begin` to `end` turn by their angles. `to(h)` is where head h goes.
+// A head's pair i is its lanes i and half + i. Pairs first to first + count of heads `begin` to `end` turn by angles 0 to
+// count; `to(h)` is where head h goes. Heads are the inner loop, so that angles stay in registers.
 template <class Type, class ToHead>
 HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t half, std::int64_t first,
                              std::int64_t count, const CosSin& angles, ToHead to) {
   std::int64_t done = 0;
-  if constexpr (Type::kInTwos) {
-    done = count - count % (2 * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())));
-    for (std::int64_t h = begin; h < end; ++h) rotate_twos<Type>(heads[h], half, first, 0, done, angles, to(h));
+  if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
+    using D = hn::ScalableTag<float>;
+    const D d;
+    const hn::Repartition<std::uint16_t, D> d16;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (; done + 2 * n <= count; done += 2 * n) {
+      const Two<D> c{hn::Load(d, angles.cos + done), hn::Load(d, angles.cos + done + n)};
+      const Two<D> s{hn::Load(d, angles.sin + done), hn::Load(d, angles.sin + done + n)};
+      const std::int64_t i = first + done, j = half + i;
+      for (std::int64_t h = begin; h < end; ++h) {
+        const Two<D> x = Type::load_two(d, heads[h] + i), y = Type::load_two(d, heads[h] + j);
+        const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
+                         hn::NegMulAdd(y.second, s.second, hn::Mul(x.second, c.second))};
+        const Two<D> high{hn::MulAdd(x.first, s.first, hn::Mul(y.first, c.first)),
+                          hn::MulAdd(x.second, s.second, hn::Mul(y.second, c.second))};
+        to(h).store(d16, Type::round_two(d, low), i);
+        to(h).store(d16, Type::round_two(d, high), j);
+      }
+    }
   }
-  if (done == count) return;
-  for (std::int64_t h = begin; h < end; ++h) rotate<Type>(heads[h], half, first, done, count, angles, to(h));
+  for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
+    const auto c = hn::Load(d, angles.cos + at), s = hn::Load(d, angles.sin + at);
+    const std::int64_t i = first + at, j = half + i;
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto x = Type::load(d, heads[h] + i), y = Type::load(d, heads[h] + j);
+      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), i);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), j);
+    }
+  });
 }
 
 // Each key/value head goes with its share of the query heads, so that stores past the caches are spread evenly over the

@@ -50,24 +50,27 @@ struct Placement {
 };
 Placement place(const Tensor& tensor) {
   const std::int64_t item = item_size_of(tensor.dtype);
-  bool empty = false;
-  for (std::int64_t length : tensor.shape) {
-    if (length < 0) return {};
-    empty = empty || length == 0;
+  const int rank = std::min(tensor.rank(), Dims::kMaxRank);
+  std::int64_t low = 0, high = item;
+  bool empty = false, overflow = false;
+  for (int axis = 0; axis < rank; ++axis) {
+    const std::int64_t length = tensor.shape[axis];
+    if (length <= 0) {
+      if (length < 0) return {};
+      empty = true;
+      continue;
+    }
+    std::int64_t reach = 0;
+    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
+    if (__builtin_mul_overflow(length - 1, tensor.strides[axis], &reach) || __builtin_mul_overflow(reach, item, &reach) ||
+        __builtin_add_overflow(bound, reach, &bound)) {
+      overflow = true;
+    }
   }
   if (empty) return {true, {}};
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (address == 0 || tensor.unaligned || (item > 0 && (address & static_cast<std::uintptr_t>(item - 1)) != 0)) return {};
-  std::int64_t low = 0, high = item;
-  const int rank = std::min(tensor.rank(), Dims::kMaxRank);
-  for (int axis = 0; axis < rank; ++axis) {
-    std::int64_t reach = 0;
-    std::int64_t& bound = tensor.strides[axis] < 0 ? low : high;
-    if (__builtin_mul_overflow(tensor.strides[axis], tensor.shape[axis] - 1, &reach) ||
-        __builtin_mul_overflow(reach, item, &reach) || __builtin_add_overflow(bound, reach, &bound)) {
-      return {};
-    }
-  }
+  const bool on_items = !tensor.unaligned && (item == 0 || (address & static_cast<std::uintptr_t>(item - 1)) == 0);
+  if (address == 0 || !on_items || overflow) return {};
   if (item == 0 || rank < tensor.rank()) return {true, {}};
   return {true, {address + static_cast<std::uint64_t>(low), address + static_cast<std::uint64_t>(high)}};
 }
@@ -91,7 +94,7 @@ const char* placement_fault(const Tensor& tensor, std::string& actual) {
 
 bool has_unit_innermost_stride(const Tensor& tensor) {
   const int last = tensor.rank() - 1;
-  return last < 0 || last >= Dims::kMaxRank || tensor.shape[last] == 1 || tensor.strides[last] == 1 || tensor.empty();
+  return last < 0 || last >= Dims::kMaxRank || tensor.strides[last] == 1 || tensor.shape[last] == 1 || tensor.empty();
 }
 
 // What several rules look at, found once.
@@ -431,13 +434,11 @@ constexpr Rule kRules[] = {
     {Refusal::position_out_of_range, position_values},
 };
 
-std::optional<Error> refusal_by(const Rule& rule, const Args& args, const Facts& facts) {
-  Check finding = rule.check(args, facts);
-  if (!finding) return {};
-  auto [cause, hint] = diagnose(rule.refusal, args, *finding);
-  finding->cause = std::move(cause);
-  finding->hint = std::move(hint);
-  return Error(rule.refusal, std::move(*finding));
+Error refusal_of(const Rule& rule, const Args& args, Finding finding) {
+  auto [cause, hint] = diagnose(rule.refusal, args, finding);
+  finding.cause = std::move(cause);
+  finding.hint = std::move(hint);
+  return Error(rule.refusal, std::move(finding));
 }
 
 }  // namespace
@@ -455,7 +456,7 @@ DType common_dtype(const RopePoolFusedArgs& a) {
 std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs) {
   const Facts facts(args, outputs);
   for (const Rule& rule : kRules) {
-    if (auto error = refusal_by(rule, args, facts)) return error;
+    if (Check finding = rule.check(args, facts)) return refusal_of(rule, args, *std::move(finding));
   }
   return {};
 }
@@ -464,7 +465,7 @@ std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) 
   std::vector<Error> errors;
   const Facts facts(args, outputs);
   for (const Rule& rule : kRules) {
-    if (auto error = refusal_by(rule, args, facts)) errors.push_back(std::move(*error));
+    if (Check finding = rule.check(args, facts)) errors.push_back(refusal_of(rule, args, *std::move(finding)));
   }
   return errors;
 }
@@ -482,10 +483,11 @@ Error with_angles(const Error& error, const std::string& word) {
 namespace {
 
 HeadRows rows_of(const Tensor& tensor) {
-  // An axis of one, and those of an empty array, may have any stride, a product with which could overflow.
-  const bool empty = tensor.empty();
+  const std::int64_t item = item_size_of(tensor.dtype);
+  // An axis of one, and those of an empty array, may have any stride, a product with which could overflow, and is not used.
   const auto step = [&](int axis) {
-    return tensor.shape[axis] > 1 && !empty ? tensor.strides[axis] * item_size(tensor.dtype) : 0;
+    const auto bytes = static_cast<std::uint64_t>(tensor.strides[axis]) * static_cast<std::uint64_t>(item);
+    return tensor.shape[axis] > 1 ? static_cast<std::int64_t>(bytes) : 0;
   };
   return {static_cast<std::byte*>(tensor.data), step(0), step(1)};
 }
