@@ -342,6 +342,7 @@ struct ToBoth {
 // ---- Rotation and copies
 
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
+constexpr bool kVectorIsLine = kMaxFloats * sizeof(float) == kLine;
 
 // memcpy; past the caches but for lines at the ends that are not whole, of which a part would be read again.
 template <bool kPastCaches>
@@ -444,8 +445,14 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
     const std::int64_t count = std::min(kMaxPairs, half - first);
     const bool last = first + count == half;
     angles_of<Type>(call, position, first, count, angles);
-    const auto turn = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to)
-                          HWY_ATTR { rotate_heads<Type>(heads, begin, end, half, first, count, angles, to); };
+    const auto turn = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR {
+      // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head
+      // after the other.
+      const std::int64_t step = kStreamOutputs && !kVectorIsLine ? 1 : end - begin;
+      for (std::int64_t h = begin; h < end; h += step) {
+        rotate_heads<Type>(heads, h, h + step, half, first, count, angles, to);
+      }
+    };
     std::int64_t qo = 0;
     for (std::int64_t kv = 0; kv < call.num_kv_heads; ++kv) {
       if (kStreamOutputs && stored) {  // read back from memory, k_out would cost more than it does from the L1 cache
