@@ -152,6 +152,7 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
     ArrayReader reader;
     RopePoolFusedArgs args = to_core(arguments, reader);
     nb::object q_out = nb::borrow(arguments[kQOut]), k_out = nb::borrow(arguments[kKOut]);
+    const bool made = !q_out && !k_out;
     if (!q_out || !k_out) {
       // What is missing is made only for a call that goes through.
       if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) {
@@ -168,7 +169,8 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
     }
     Result<void> done = [&] {
       const WithoutGil without_gil;
-      return ropepool::rope_pool_fused(args);
+      // New arrays need no contract: only those that were given can be unsuitable.
+      return made ? ropepool::run(args, nullptr) : ropepool::rope_pool_fused(args);
     }();
     if (!done) raise(with_angles(done.error(), arguments[kAngles]));
     return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), arguments[kKPool], arguments[kVPool]));

@@ -539,6 +539,12 @@ RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, c
 Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor) try {
   if (auto environment = check_environment(); !environment) return environment.error();
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
+  return run(args, executor);
+} catch (const std::bad_alloc&) {
+  return Error::out_of_memory();
+}
+
+Result<void> run(const RopePoolFusedArgs& args, Executor* executor) try {
   const std::int64_t num_tokens = args.q.shape[0];
   if (num_tokens == 0) return {};
 

@@ -36,4 +36,7 @@ namespace ropepool {
 // What the kernel is told of a call that the contract takes; it points into `rows` and `frequencies`.
 RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const Frequencies& frequencies);
 
+// The call itself, of arguments that the contract takes, in an environment that check_environment() takes.
+Result<void> run(const RopePoolFusedArgs& args, Executor* executor);
+
 }  // namespace ropepool
