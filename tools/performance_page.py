@@ -94,6 +94,30 @@ def peer_tables(peers):
     yield "vLLM's op rotates in place, which moves less. OpenVINO only rotates: its scatter copies whole pools; NumPy stores.\n"
 
 
+def bound_table(results):
+    """What a token takes: arithmetic with all in the caches, memory without arithmetic, and the op."""
+    yield (
+        "ns a token. *Arithmetic*: the op with all of it in the caches. *Memory*: the floor, which has no arithmetic, with cold\n"
+        "pool rows. The longer of the two is the least that the op can take, their sum what it takes where neither hides the\n"
+        "other. A neighbour on the same core takes arithmetic's share of it, and hardly memory's.\n"
+    )
+
+    def a_token(line, name, statistic="median"):
+        return f"{1e9 * line['seconds'][name][statistic] / line['num_tokens']:,.0f}"
+
+    counts = list(dict.fromkeys(line["num_tokens"] for line in results["lines"] if line["num_tokens"] > 1))
+    rows = []
+    for hot in results["cached"]:
+        row = [hot["model"], hot["dtype"], a_token(hot, "op", "min"), a_token(hot, "op")]
+        same = ("model", "dtype")
+        for line in (line for line in results["lines"] if all(line[key] == hot[key] for key in same)):
+            if line["num_tokens"] in counts:
+                row.append(f"{a_token(line, line['floor'])}, {a_token(line, 'op')}")
+        rows.append(row)
+    head = ["model", "dtype", "arithmetic, min", "median", *(f"memory, op: {count:,} tokens" for count in counts)]
+    yield markdown(head, rows)
+
+
 def thread_table(lines):
     yield f"{lines[0]['model']}, {lines[0]['dtype']}.\n"
     rows = []
@@ -138,6 +162,9 @@ def machine_part(results):
         slots = max(line["num_slots"] for line in results["lines"])
         yield f"1 thread, pools of {slots:,} slots, taken in random order; times are medians.\n"
         yield from line_tables(results["lines"])
+    if results.get("lines") and results.get("cached"):
+        yield "### What bounds it\n"
+        yield from bound_table(results)
     if results.get("peers"):
         yield "### Beside other frameworks\n"
         yield from peer_tables(results["peers"])
