@@ -121,12 +121,14 @@ def quote_lines(text):
 
 
 def raised_where():
-    """Enumerator -> (file, function) of the rule that refuses: the lines `{Refusal::name, &function},` of src/ops."""
-    return {
-        name: (path.relative_to(ROOT).as_posix(), function)
-        for path in sorted((ROOT / "src" / "ops").glob("*.cpp"))
-        for name, function in re.findall(r"\{Refusal::(\w+), &?(\w+)\}", path.read_text(encoding="utf-8"))
-    }
+    """Enumerator -> (file, function) of what refuses in src/ops: a rule in a table, or a function that makes the Error."""
+    found = {}
+    for path in sorted((ROOT / "src" / "ops").glob("*.cpp")):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        found |= {refusal: (name, function) for refusal, function in re.findall(r"\{Refusal::(\w+), &?(\w+)\}", text)}
+        made = re.finditer(r"^\w[^\n;]* (\w+)\([^;]*?\{\n(?:(?!^\}).)*?Error\(Refusal::(\w+),", text, re.MULTILINE | re.DOTALL)
+        found |= {match[2]: (name, match[1]) for match in made}
+    return found
 
 
 def catalog_data(setup, entries):

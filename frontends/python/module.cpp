@@ -17,6 +17,7 @@
 #include "arrays.h"
 #include "core/environment.h"
 #include "errors.h"
+#include "rope.h"
 #include "rope_pool_fused.h"
 #include "without_gil.h"
 
@@ -62,6 +63,7 @@ nb::dict to_dict(const CatalogEntry& entry) {
 NB_MODULE(_ext, module) {
   load_errors();
   load_array_libraries();
+  add_rope(module);
   add_rope_pool_fused(module);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&stop_returning_threads));
 

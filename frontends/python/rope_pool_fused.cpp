@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "errors.h"
 #include "ops/rope_pool_fused.h"
+#include "rope.h"
 #include "without_gil.h"
 
 namespace ropepool::python {
@@ -33,6 +34,7 @@ enum Argument {
   kNumRequired,
   kRopeBase = kNumRequired,
   kRope,
+  kRopeSets,
   kAngles,
   kQOut,
   kKOut,
@@ -41,11 +43,11 @@ enum Argument {
 
 #define ROPEPOOL_SIGNATURE                                                                                           \
   "(q, k, v, positions, slots, k_pool, v_pool, *, head_dim, num_qo_heads, num_kv_heads, rope_base=None, rope=None, " \
-  "angles='exact', q_out=None, k_out=None)\n--\n\n"
+  "rope_sets=None, angles='exact', q_out=None, k_out=None)\n--\n\n"
 
-constexpr const char* kNames[kNumArguments] = {"q",         "k",      "v",        "positions",    "slots",
-                                               "k_pool",    "v_pool", "head_dim", "num_qo_heads", "num_kv_heads",
-                                               "rope_base", "rope",   "angles",   "q_out",        "k_out"};
+constexpr const char* kNames[kNumArguments] = {
+    "q",         "k",    "v",         "positions", "slots", "k_pool", "v_pool", "head_dim", "num_qo_heads", "num_kv_heads",
+    "rope_base", "rope", "rope_sets", "angles",    "q_out", "k_out"};
 PyObject* interned_names[kNumArguments];
 
 // The arguments by their place in Argument, borrowed from the caller; those not given null, as
@@ -126,7 +128,11 @@ Error with_angles(const Error& error, nb::handle angles) {
 RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
   auto read = [&](Argument place) { return arguments[place] ? reader.read(arguments[place], kNames[place]) : Tensor(); };
   auto integer = [&](Argument place) { return to_int64(arguments[place], kNames[place]); };
-  if (arguments[kRope]) raise_type_error("rope takes only None in this version: say rope_base");
+  const Rope* rope = nullptr;
+  if (const nb::handle given = arguments[kRope]) {
+    if (!nb::isinstance<PyRope>(given)) raise_type_error("rope must be a ropepool.Rope, not %U", nb::inst_name(given).ptr());
+    rope = &nb::inst_ptr<PyRope>(given)->rope;
+  }
   return {
       // In one expression, so that each is made where it stays: to copy them would cost a tenth of a small call.
       .q = read(kQ),
@@ -143,6 +149,8 @@ RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
       .num_kv_heads = integer(kNumKvHeads),
       .rope_base = arguments[kRopeBase] ? to_double(arguments[kRopeBase], "rope_base") : kNotGiven,
       .angles = arguments[kAngles] ? to_angles(arguments[kAngles]) : Angles::exact,
+      .rope = rope,
+      .rope_sets = read(kRopeSets),
   };
 }
 
@@ -203,8 +211,9 @@ Shapes, and what happens to each array:
 
     q               [num_tokens, num_qo_heads, head_dim]   read
     k, v            [num_tokens, num_kv_heads, head_dim]   read
-    positions       [num_tokens]                           read
+    positions       [num_tokens]                           read; [axes, num_tokens] with M-RoPE
     slots           [num_tokens]                           read; a negative slot leaves the pools alone
+    rope_sets       [num_tokens]                           read
     k_pool, v_pool  [num_slots, num_kv_heads, head_dim]    written in place, in the rows that slots name, nowhere else
     q_out, k_out    as q and k                             written whole; made where not given
 
@@ -227,8 +236,11 @@ head_dim, num_qo_heads, num_kv_heads : int
     head_dim is even.
 rope_base : float
     The model's rope_theta, without a unit.
-rope : None
-    Takes only None in this version; other rope forms (scaled, partial, interleaved) come later.
+rope : Rope
+    Instead of rope_base, for every other form: scaled, partial, interleaved, M-RoPE, frequencies or a table of your own.
+rope_sets : int32 or int64
+    Which of the rope's sets of frequencies a token takes, where it has several (LongRoPE, dynamic NTK): decide it once for a
+    sequence, since its keys are in the pool already.
 angles : "exact" or "float32"
     "exact" computes position * frequency as in real arithmetic, off by at most 2e-7 at any position. "float32" computes it
     as Hugging Face transformers does, off by 5e-4 at position 4,000.

@@ -18,23 +18,27 @@ namespace ropepool {
 //   k, v             [num_tokens, num_kv_heads, head_dim]  read
 //   positions        [num_tokens]                          int32 or int64; within +-(2^31 - 1), negative ones turn backwards
 //   slots            [num_tokens]                          int32 or int64; a negative slot writes nothing to the pools
+//   rope_sets        [num_tokens]                          int32 or int64; which set of `rope` a token takes
 //   k_pool, v_pool   [num_slots, num_kv_heads, head_dim]   written in the rows that slots name, nowhere else
 //   q_out, k_out     as q and k                            written whole; may be q and k themselves
 // Any strides whose innermost one is 1. For each token t and pair i < head_dim / 2 of every head of q and k, lanes i and
 // i + head_dim / 2 are turned by positions[t] * rope_base^(-2i / head_dim) (RoFormer, arXiv:2104.09864, in the pairing of
-// GPT-NeoX). Row slots[t] of the pools gets the rotated k and the bits of v. Of tokens with one slot the last wins.
+// GPT-NeoX), or as `rope` says, which stands instead of rope_base. With M-RoPE positions are [axes, num_tokens], a row an
+// axis, or [num_tokens] where all axes follow one (text). Row slots[t] of the pools gets the rotated k and the bits of v. Of
+// tokens with one slot the last wins.
 struct RopePoolFusedArgs {
   Tensor q, k, v, positions, slots, k_pool, v_pool, q_out, k_out;
   std::int64_t head_dim = 0, num_qo_heads = 0, num_kv_heads = 0;
   double rope_base = std::numeric_limits<double>::quiet_NaN();  // a model's rope_theta; NaN: not given
   Angles angles = Angles::exact;
+  const Rope* rope = nullptr;  // instead of rope_base; read during the call only
+  Tensor rope_sets = {};       // given where the rope has more sets than one
 };
 
-// Runs the op, or refuses it with nothing written (RP001 to RP021). Other errors: out of memory, or a ROPEPOOL_ environment
-// variable with a value that makes no sense.
-// `executor`: who runs the parts; null for the library's own, which is as wide as get_num_threads() and starts its threads
-// with the first call that is large enough to split.
-// Threads: calls that write different memory may run at once. Results are the same bits for any executor and split.
+// Runs the op, or refuses it with nothing written (RP001 to RP021, RP023 to RP026). Other errors: out of memory, or a ROPEPOOL_
+// environment variable with a value that makes no sense. `executor`: who runs the parts; null for the library's own, which is
+// as wide as get_num_threads() and starts its threads with the first call that is large enough to split. Threads: calls that
+// write different memory may run at once. Results are the same bits for any executor and split.
 ROPEPOOL_API Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor = nullptr);
 
 // Every refusal that applies to `args`, in the contract's order; reads slots and positions, touches nothing.

@@ -36,10 +36,20 @@ inline DoubleDouble operator*(DoubleDouble a, DoubleDouble b) {
   return fast_two_sum(product, std::fma(a.hi, b.hi, -product) + (a.hi * b.lo + a.lo * b.hi));
 }
 
+inline DoubleDouble operator-(DoubleDouble a, DoubleDouble b) { return a + -b; }
+
 inline DoubleDouble operator/(DoubleDouble a, double b) {
   const double quotient = a.hi / b;
   const double rest = (std::fma(-quotient, b, a.hi) + a.lo) / b;
   return fast_two_sum(quotient, rest);
+}
+
+inline DoubleDouble operator/(DoubleDouble a, DoubleDouble b) {
+  const double first = a.hi / b.hi;
+  const DoubleDouble rest = a - b * DoubleDouble{first};
+  const double second = rest.hi / b.hi;
+  const double third = (rest - b * DoubleDouble{second}).hi / b.hi;
+  return fast_two_sum(first, second) + DoubleDouble{third};
 }
 
 inline constexpr DoubleDouble kLn2{0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
@@ -61,12 +71,13 @@ inline DoubleDouble exp(DoubleDouble x) {
 }
 
 // x above 0 and finite: one step of Newton from the double's logarithm.
-inline DoubleDouble log(double x) {
+inline DoubleDouble log(DoubleDouble x) {
   // Scaled so that exp stays in range for denormal and huge x.
   int exponent = 0;
-  const double mantissa = std::frexp(x, &exponent);
-  const double estimate = std::log(mantissa);
-  const DoubleDouble ratio = DoubleDouble{mantissa} * exp(DoubleDouble{-estimate});
+  const double high = std::frexp(x.hi, &exponent);
+  const DoubleDouble mantissa{high, std::ldexp(x.lo, -exponent)};
+  const double estimate = std::log(high);
+  const DoubleDouble ratio = mantissa * exp(DoubleDouble{-estimate});
   return DoubleDouble{estimate} + (ratio + DoubleDouble{-1.0}) + kLn2 * DoubleDouble{static_cast<double>(exponent)};
 }
 

@@ -9,7 +9,7 @@
 
 namespace ropepool {
 
-struct Frequencies;
+struct RopeTables;
 
 // [rows, heads, head_dim] with a unit innermost stride; strides in bytes.
 struct HeadRows {
@@ -31,8 +31,11 @@ struct RopePoolFusedCall {
   HeadRows q, k, v, q_out, k_out, k_pool, v_pool;
   const void* positions;
   DType positions_dtype;
-  const std::int64_t* pool_rows;  // [num_tokens]: the row a token writes, -1 for none; no row twice
-  const Frequencies* frequencies;
+  std::int64_t positions_axis_stride;  // elements from one axis of M-RoPE to the next; 0 where all follow one
+  const std::int64_t* pool_rows;       // [num_tokens]: the row a token writes, -1 for none; no row twice
+  const RopeTables* rope;
+  const void* rope_sets;  // [num_tokens]: which of the rope's sets a token takes; null for the first
+  DType rope_sets_dtype;
   Angles angles;
   // Written past the caches, without a read of the lines that are written. Outputs only with the pools, and only where a head's
   // halves begin at multiples of kStreamAlignment.

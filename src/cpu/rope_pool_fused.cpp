@@ -12,9 +12,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/frequencies.h"
 #include "core/index_array.h"
 #include "core/rope_pool_fused_call.h"
+#include "core/rope_tables.h"
 #include "cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -197,15 +197,15 @@ struct F16 {
 
 constexpr int kMaxFloats = static_cast<int>(hn::MaxLanes(hn::ScalableTag<float>()));
 
-// Calls f(d, i) for i from 0 to count in steps of whole vectors, then of halves of them, down to one lane: the same operations
-// on every lane, wherever it stands.
-template <int kMaxLanes, class F>
+// Calls f(d, i) for i from 0 to count in steps of whole vectors, then of halves of them, down to kMinLanes lanes: the same
+// operations on every lane, wherever it stands.
+template <int kMaxLanes, int kMinLanes = 1, class F>
 HWY_INLINE void for_lanes(std::int64_t i, std::int64_t count, F f) {
   const hn::CappedTag<float, kMaxLanes> d;
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
   for (; i + step <= count; i += step) f(d, i);
-  if constexpr (kMaxLanes > 1) {
-    if (i < count) for_lanes<kMaxLanes / 2>(i, count, f);
+  if constexpr (kMaxLanes > kMinLanes) {
+    if (i < count) for_lanes<kMaxLanes / 2, kMinLanes>(i, count, f);
   }
 }
 
@@ -214,9 +214,10 @@ HWY_INLINE void for_lanes(std::int64_t i, std::int64_t count, F f) {
 // Pairs whose angles are held at once: those of a head_dim of 512.
 constexpr std::int64_t kMaxPairs = 256;
 
+// In the order in which the rotation takes them, see arrange().
 struct CosSin {
-  alignas(64) float cos[kMaxPairs];
-  alignas(64) float sin[kMaxPairs];
+  alignas(64) float cos[2 * kMaxPairs];
+  alignas(64) float sin[2 * kMaxPairs];
 };
 
 // Quarter turns and what is left of the angle, from -1/2 to 1/2 of a quarter turn.
@@ -225,20 +226,22 @@ struct Reduced {
   alignas(64) float rest[kMaxPairs];
 };
 
-HWY_INLINE void reduce_exact(const std::uint64_t* turns, std::int64_t count, std::int64_t position, Reduced& reduced) {
+// `position_of(i)` is the position that pair i follows.
+template <class PositionOf>
+HWY_INLINE void reduce_exact(const std::uint64_t* turns, std::int64_t count, PositionOf position_of, Reduced& reduced) {
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint64_t angle = static_cast<std::uint64_t>(position) * turns[i];  // in 2^-64 turn; whole turns fall off
+    const std::uint64_t angle = static_cast<std::uint64_t>(position_of(i)) * turns[i];  // in 2^-64 turn; whole turns fall off
     reduced.quarters[i] = static_cast<std::uint32_t>((angle + (std::uint64_t{1} << 61)) >> 62);
     reduced.rest[i] = static_cast<float>(static_cast<std::int64_t>(angle << 2)) * 0x1p-64f;
   }
 }
 
-HWY_INLINE void reduce_float32(const float* inverse, std::int64_t count, std::int64_t position, Reduced& reduced) {
+template <class PositionOf>
+HWY_INLINE void reduce_float32(const float* inverse, std::int64_t count, PositionOf position_of, Reduced& reduced) {
   // 2/pi in three parts: the product of the first with a float is exact.
   constexpr double kHigh = 0x1.45f306dp-1, kMiddle = 0x1.9391054p-30, kLow = 0x1.4fe13abe8fa9ap-59;
-  const auto p = static_cast<float>(position);
   for (std::int64_t i = 0; i < count; ++i) {
-    const double angle = p * inverse[i];
+    const double angle = static_cast<float>(position_of(i)) * inverse[i];
     double whole, rest;
     if (std::abs(angle) <= 0x1p32) {
       const double high = angle * kHigh;
@@ -255,8 +258,9 @@ HWY_INLINE void reduce_float32(const float* inverse, std::int64_t count, std::in
   }
 }
 
-// cos and sin of a reduced angle; polynomials in the square of the rest, fitted for this interval, off by at most 8e-8.
-HWY_INLINE void cos_sin(const Reduced& reduced, std::int64_t count, CosSin& result) {
+// cos and sin of a reduced angle, times `scale`; polynomials in the square of the rest, fitted for this interval, off by at
+// most 8e-8.
+HWY_INLINE void cos_sin(const Reduced& reduced, std::int64_t count, float scale, CosSin& result) {
   for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
     using D = decltype(d);
     const hn::RebindToUnsigned<D> d32;
@@ -279,8 +283,9 @@ HWY_INLINE void cos_sin(const Reduced& reduced, std::int64_t count, CosSin& resu
     const auto swap = hn::RebindMask(d, hn::Eq(hn::And(quarters, one), one));
     const auto cos_sign = hn::ShiftLeft<30>(hn::And(hn::Add(quarters, one), two));
     const auto sin_sign = hn::ShiftLeft<30>(hn::And(quarters, two));
-    hn::Store(hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign)), d, result.cos + i);
-    hn::Store(hn::Xor(hn::IfThenElse(swap, c, s), hn::BitCast(d, sin_sign)), d, result.sin + i);
+    const auto by = hn::Set(d, scale);
+    hn::Store(hn::Mul(hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign)), by), d, result.cos + i);
+    hn::Store(hn::Mul(hn::Xor(hn::IfThenElse(swap, c, s), hn::BitCast(d, sin_sign)), by), d, result.sin + i);
   });
 }
 
@@ -297,49 +302,103 @@ HWY_INLINE void separate_even_odd([[maybe_unused]] float* values, [[maybe_unused
 #endif
 }
 
-template <class Type>
-void angles_of(const RopePoolFusedCall& call, std::int64_t position, std::int64_t first_pair, std::int64_t count,
-               CosSin& result) {
-  Reduced reduced;
-  if (call.angles == Angles::exact) {
-    reduce_exact(call.frequencies->turns.data() + first_pair, count, position, reduced);
+// As the rotation takes them: pairs in their order where a vector of lanes is a vector of pairs; even and odd ones apart where
+// load_two takes lanes so; and twice each, for lanes 2i and 2i + 1, where neighbours are a pair.
+template <class Type, Pairing kPairing>
+HWY_INLINE void arrange(std::int64_t count, CosSin& angles) {
+  if constexpr (kPairing == Pairing::neox) {
+    if (Type::kEvenOdd) {
+      separate_even_odd(angles.cos, count);
+      separate_even_odd(angles.sin, count);
+    }
   } else {
-    reduce_float32(call.frequencies->inverse_float32.data() + first_pair, count, position, reduced);
-  }
-  cos_sin(reduced, count, result);
-  if (Type::kEvenOdd) {
-    separate_even_odd(result.cos, count);
-    separate_even_odd(result.sin, count);
+    // Of whole vectors load_two takes x and y apart.
+    const auto n = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+    const std::int64_t apart = Type::kEvenOdd ? count / n * n : 0;
+    if (apart == count) return;
+    const CosSin once = angles;
+    for (std::int64_t i = apart; i < count; ++i) {
+      angles.cos[2 * i] = angles.cos[2 * i + 1] = once.cos[i];
+      angles.sin[2 * i] = -once.sin[i];
+      angles.sin[2 * i + 1] = once.sin[i];
+    }
   }
 }
 
-// ---- Where turned lanes go: `at` counts from the head's first lane
+std::int64_t position_of(const RopePoolFusedCall& call, std::int64_t t, std::int64_t axis) {
+  std::int64_t position = 0;
+  visit_index_array(call.positions, call.positions_dtype,
+                    [&](const auto* values) { position = load_once(values + axis * call.positions_axis_stride + t); });
+  return position;
+}
 
-// Past the caches, no line is read before it is written; whole vectors go to their own boundaries only.
-template <class Lane, bool kPastCaches>
-struct To {
-  Lane* head;
-  template <class D>
-  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
-    // Of less than 16 bytes Highway would write 16.
-    if constexpr (kPastCaches && hn::MaxLanes(D()) * sizeof(Lane) >= 16) {
-      hn::Stream(lanes, d, head + at);
+// Bounded, since what is checked may change under the call.
+std::int64_t set_of(const RopePoolFusedCall& call, std::int64_t t) {
+  if (call.rope_sets == nullptr) return 0;
+  std::int64_t set = 0;
+  visit_index_array(call.rope_sets, call.rope_sets_dtype, [&](const auto* values) { set = load_once(values + t); });
+  return std::clamp<std::int64_t>(set, 0, static_cast<std::int64_t>(call.rope->sets.size()) - 1);
+}
+
+// A row of the caller's table: cos of all pairs, then sin.
+template <class Type>
+HWY_INLINE void table_row(const RopeTables& rope, std::int64_t position, std::int64_t first, std::int64_t count,
+                          CosSin& result) {
+  const std::int64_t row = std::clamp<std::int64_t>(position, 0, rope.table.shape[0] - 1);
+  const auto* cos = static_cast<const typename Type::Lane*>(rope.table.data) + row * rope.table.strides[0] + first;
+  const auto* sin = cos + rope.num_pairs();
+  for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::Store(Type::load(d, cos + i), d, result.cos + i);
+    hn::Store(Type::load(d, sin + i), d, result.sin + i);
+  });
+}
+
+void table_angles(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
+  const std::int64_t position = position_of(call, t, 0);
+  switch (call.rope->table.dtype) {
+    case DType::f32:
+      return table_row<F32>(*call.rope, position, first, count, result);
+    case DType::f16:
+      return table_row<F16>(*call.rope, position, first, count, result);
+    default:
+      return table_row<BF16>(*call.rope, position, first, count, result);
+  }
+}
+
+void frequency_angles(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
+  const FrequencySet& set = call.rope->sets[static_cast<std::size_t>(set_of(call, t))];
+  Reduced reduced;
+  const auto reduce = [&](auto position_of_pair) HWY_ATTR {
+    if (call.angles == Angles::exact) {
+      reduce_exact(set.turns.data() + first, count, position_of_pair, reduced);
     } else {
-      hn::StoreU(lanes, d, head + at);
+      reduce_float32(set.inverse_float32.data() + first, count, position_of_pair, reduced);
     }
+  };
+  if (call.rope->axis_of_pair.empty()) {
+    const std::int64_t position = position_of(call, t, 0);
+    reduce([position](std::int64_t) HWY_ATTR { return position; });
+  } else {
+    std::int64_t of_axis[kMaxAxes], of_pair[kMaxPairs];
+    for (std::int64_t axis = 0; axis < call.rope->num_axes; ++axis) of_axis[axis] = position_of(call, t, axis);
+    const std::uint8_t* axis_of_pair = call.rope->axis_of_pair.data() + first;
+    for (std::int64_t i = 0; i < count; ++i) of_pair[i] = of_axis[axis_of_pair[i]];
+    reduce([&of_pair](std::int64_t i) HWY_ATTR { return of_pair[i]; });
   }
-};
-template <class Lane, bool kPastCaches>
-struct ToBoth {
-  To<Lane, kPastCaches> first, second;
-  template <class D>
-  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
-    first.store(d, lanes, at);
-    second.store(d, lanes, at);
-  }
-};
+  cos_sin(reduced, count, set.scale, result);
+}
 
-// ---- Rotation and copies
+template <class Type, Pairing kPairing>
+void angles_of(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
+  if (call.rope->table.given()) {
+    table_angles(call, t, first, count, result);
+  } else {
+    frequency_angles(call, t, first, count, result);
+  }
+  arrange<Type, kPairing>(count, result);
+}
+
+// ---- Copies
 
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 constexpr bool kVectorIsLine = kMaxFloats * sizeof(float) == kLine;
@@ -363,6 +422,44 @@ HWY_INLINE void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   }
   if (i < bytes) std::memcpy(to + i, from + i, static_cast<std::size_t>(bytes - i));
 }
+
+// ---- Where turned lanes go: `at` counts from the head's first lane
+
+// Past the caches, no line is read before it is written; whole vectors go to their own boundaries only.
+template <class Lane, bool kPastCaches>
+struct To {
+  Lane* head;
+  template <class D>
+  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
+    // Of less than 16 bytes Highway would write 16.
+    if constexpr (kPastCaches && hn::MaxLanes(D()) * sizeof(Lane) >= 16) {
+      hn::Stream(lanes, d, head + at);
+    } else {
+      hn::StoreU(lanes, d, head + at);
+    }
+  }
+  // Lanes `begin` to `end` as they are; nothing where the head is turned in place.
+  HWY_INLINE void copy_lanes(const Lane* from, std::int64_t begin, std::int64_t end) const {
+    if (from == head) return;
+    copy<kPastCaches>(reinterpret_cast<std::byte*>(head + begin), reinterpret_cast<const std::byte*>(from + begin),
+                      (end - begin) * static_cast<std::int64_t>(sizeof(Lane)));
+  }
+};
+template <class Lane, bool kPastCaches>
+struct ToBoth {
+  To<Lane, kPastCaches> first, second;
+  template <class D>
+  HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
+    first.store(d, lanes, at);
+    second.store(d, lanes, at);
+  }
+  HWY_INLINE void copy_lanes(const Lane* from, std::int64_t begin, std::int64_t end) const {
+    first.copy_lanes(from, begin, end);
+    second.copy_lanes(from, begin, end);
+  }
+};
+
+// ---- Rotation
 
 template <class Type>
 struct Heads {
@@ -392,11 +489,11 @@ HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std:
   }
 }
 
-// A head's pair i is its lanes i and half + i. Pairs first to first + count of heads `begin` to `end` turn by angles 0 to
-// count; `to(h)` is where head h goes. Heads are the inner loop, so that angles stay in registers.
+// Pairs first to first + count of heads `begin` to `end` turn by angles 0 to count; `to(h)` is where head h goes. The rotated
+// lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so that angles stay in registers.
 template <class Type, class ToHead>
-HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t half, std::int64_t first,
-                             std::int64_t count, const CosSin& angles, ToHead to) {
+HWY_INLINE void rotate_halves(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
+                              std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
     using D = hn::ScalableTag<float>;
@@ -406,7 +503,7 @@ HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t
     for (; done + 2 * n <= count; done += 2 * n) {
       const Two<D> c{hn::Load(d, angles.cos + done), hn::Load(d, angles.cos + done + n)};
       const Two<D> s{hn::Load(d, angles.sin + done), hn::Load(d, angles.sin + done + n)};
-      const std::int64_t i = first + done, j = half + i;
+      const std::int64_t i = offset + first + done, j = half + i;
       for (std::int64_t h = begin; h < end; ++h) {
         const Two<D> x = Type::load_two(d, heads[h] + i), y = Type::load_two(d, heads[h] + j);
         const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
@@ -420,7 +517,7 @@ HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t
   }
   for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
     const auto c = hn::Load(d, angles.cos + at), s = hn::Load(d, angles.sin + at);
-    const std::int64_t i = first + at, j = half + i;
+    const std::int64_t i = offset + first + at, j = half + i;
     for (std::int64_t h = begin; h < end; ++h) {
       const auto x = Type::load(d, heads[h] + i), y = Type::load(d, heads[h] + j);
       to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), i);
@@ -429,13 +526,70 @@ HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t
   });
 }
 
+// The same where lanes 2i and 2i + 1 are a pair.
+template <class Type, class ToHead>
+HWY_INLINE void rotate_neighbours(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                                  std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
+  const std::int64_t start = offset + 2 * first;
+#if HWY_TARGET == HWY_SCALAR
+  const hn::CappedTag<float, 1> d;
+  for (std::int64_t lane = 0; lane < 2 * count; lane += 2) {
+    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane + 1);
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto x = Type::load(d, heads[h] + start + lane), y = Type::load(d, heads[h] + start + lane + 1);
+      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), start + lane);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), start + lane + 1);
+    }
+  }
+#else
+  std::int64_t done = 0;  // pairs
+  if constexpr (Type::kEvenOdd) {
+    using D = hn::ScalableTag<float>;
+    const D d;
+    const hn::Repartition<std::uint16_t, D> d16;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (; done + n <= count; done += n) {
+      const auto c = hn::Load(d, angles.cos + done), s = hn::Load(d, angles.sin + done);
+      const std::int64_t at = start + 2 * done;
+      for (std::int64_t h = begin; h < end; ++h) {
+        const Two<D> pair = Type::load_two(d, heads[h] + at);
+        const Two<D> turned{hn::NegMulAdd(pair.second, s, hn::Mul(pair.first, c)),
+                            hn::MulAdd(pair.first, s, hn::Mul(pair.second, c))};
+        to(h).store(d16, Type::round_two(d, turned), at);
+      }
+    }
+  }
+  for_lanes<kMaxFloats, 2>(2 * done, 2 * count, [&](auto d, std::int64_t lane) HWY_ATTR {
+    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane);  // -s for the first of a pair
+    const std::int64_t at = start + lane;
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto pair = Type::load(d, heads[h] + at);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(hn::Reverse2(d, pair), s, hn::Mul(pair, c))), at);
+    }
+  });
+#endif
+}
+
+// What stands before and behind the rotated lanes.
+template <class Type, class ToHead>
+HWY_INLINE void pass_through(Heads<Type> heads, std::int64_t begin, std::int64_t end, const RopePoolFusedCall& call,
+                             ToHead to) {
+  const RopeTables& rope = *call.rope;
+  for (std::int64_t h = begin; h < end; ++h) {
+    if (rope.rotary_offset > 0) to(h).copy_lanes(heads[h], 0, rope.rotary_offset);
+    const std::int64_t behind = rope.rotary_offset + rope.rotary_dim;
+    if (behind < call.head_dim) to(h).copy_lanes(heads[h], behind, call.head_dim);
+  }
+}
+
 // Each key/value head goes with its share of the query heads, so that stores past the caches are spread evenly over the
 // arithmetic: 4,096 tokens take 0.9 times as long as with whole rows.
-template <class Type, bool kStreamOutputs, bool kStreamPool>
-HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::int64_t position, CosSin& angles) {
+template <class Type, Pairing kPairing, bool kStreamOutputs, bool kStreamPool>
+HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, CosSin& angles) {
   using Lane = typename Type::Lane;
   using Out = To<Lane, kStreamOutputs>;
-  const std::int64_t half = call.head_dim / 2;
+  const std::int64_t half = call.rope->num_pairs(), offset = call.rope->rotary_offset;
+  const bool whole = call.rope->rotary_dim == call.head_dim;
   const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(Lane));
   const bool stored = call.pool_rows[t] >= 0;
   const std::int64_t row = stored ? call.pool_rows[t] : 0;
@@ -444,14 +598,20 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
   for (std::int64_t first = 0; first < half; first += kMaxPairs) {
     const std::int64_t count = std::min(kMaxPairs, half - first);
     const bool last = first + count == half;
-    angles_of<Type>(call, position, first, count, angles);
+    angles_of<Type, kPairing>(call, t, first, count, angles);
     const auto turn = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR {
       // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head
       // after the other.
-      const std::int64_t step = kStreamOutputs && !kVectorIsLine ? 1 : end - begin;
+      constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
+      const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
       for (std::int64_t h = begin; h < end; h += step) {
-        rotate_heads<Type>(heads, h, h + step, half, first, count, angles, to);
+        if constexpr (kPairing == Pairing::neox) {
+          rotate_halves<Type>(heads, h, h + step, offset, half, first, count, angles, to);
+        } else {
+          rotate_neighbours<Type>(heads, h, h + step, offset, first, count, angles, to);
+        }
       }
+      if (last && !whole) pass_through<Type>(heads, begin, end, call, to);
     };
     std::int64_t qo = 0;
     for (std::int64_t kv = 0; kv < call.num_kv_heads; ++kv) {
@@ -471,23 +631,24 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
   }
 }
 
-template <class Type, bool kStreamOutputs, bool kStreamPool>
+template <class Type, Pairing kPairing, bool kStreamOutputs, bool kStreamPool>
 void run_tokens(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  const Tensor positions{const_cast<void*>(call.positions), call.positions_dtype, {}, {}, {}, true, false};
   CosSin angles;
-  for (std::int64_t t = begin; t < end; ++t) {
-    std::int64_t position = 0;
-    visit_index_array(positions, [&](const auto* values) { position = load_once(values + t); });
-    run_token<Type, kStreamOutputs, kStreamPool>(call, t, position, angles);
-  }
+  for (std::int64_t t = begin; t < end; ++t) run_token<Type, kPairing, kStreamOutputs, kStreamPool>(call, t, angles);
   if (kStreamOutputs || kStreamPool) hwy::FlushStream();  // before another thread is told that this range is done
+}
+
+template <class Type, Pairing kPairing>
+void run_paired(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
+  if (call.stream_outputs) return run_tokens<Type, kPairing, true, true>(call, begin, end);
+  if (call.stream_pool) return run_tokens<Type, kPairing, false, true>(call, begin, end);
+  return run_tokens<Type, kPairing, false, false>(call, begin, end);
 }
 
 template <class Type>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  if (call.stream_outputs) return run_tokens<Type, true, true>(call, begin, end);
-  if (call.stream_pool) return run_tokens<Type, false, true>(call, begin, end);
-  return run_tokens<Type, false, false>(call, begin, end);
+  if (call.rope->pairing == Pairing::neox) return run_paired<Type, Pairing::neox>(call, begin, end);
+  return run_paired<Type, Pairing::interleaved>(call, begin, end);
 }
 
 void rope_pool_fused(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {

@@ -15,11 +15,11 @@
 #include "core/dtype.h"
 #include "core/executor.h"
 #include "core/float_modes.h"
-#include "core/frequencies.h"
 #include "core/index_array.h"
 #include "core/overlap.h"
 #include "core/pool_rows.h"
 #include "core/rope_pool_fused_call.h"
+#include "core/rope_tables.h"
 #include "ops/rope_pool_fused_diagnosis.h"
 
 namespace ropepool {
@@ -104,11 +104,11 @@ struct Facts {
     const Tensor* tensor;
     Placement placement;
   };
-  enum Index : std::size_t { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out };
-  static constexpr Index kInputs[] = {q, k, v, positions, slots}, kWritten[] = {q_out, k_out, k_pool, v_pool};
+  enum Index : std::size_t { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope_sets };
+  static constexpr Index kInputs[] = {q, k, v, positions, slots, rope_sets}, kWritten[] = {q_out, k_out, k_pool, v_pool};
 
   Outputs outputs;
-  std::array<Array, 9> arrays;
+  std::array<Array, 10> arrays;
 
   Facts(const Args& a, Outputs made)
       : outputs(made),
@@ -120,13 +120,20 @@ struct Facts {
                 {"k_pool", &a.k_pool, place(a.k_pool)},
                 {"v_pool", &a.v_pool, place(a.v_pool)},
                 {"q_out", &a.q_out, place(a.q_out)},
-                {"k_out", &a.k_out, place(a.k_out)}}} {}
+                {"k_out", &a.k_out, place(a.k_out)},
+                {"rope_sets", &a.rope_sets, place(a.rope_sets)}}} {}
 };
 
-// Whether positions or slots can be read here, so that their values can be checked.
-bool readable_indices(const Facts::Array& array) {
+const RopeTables* tables_of(const Args& a) { return a.rope != nullptr ? &a.rope->tables() : nullptr; }
+
+// How many positions a token has: more than one with M-RoPE.
+std::int64_t num_axes(const Args& a) { return a.rope != nullptr ? a.rope->num_axes() : 1; }
+
+// Whether positions, slots or rope_sets can be read here, so that their values can be checked.
+bool readable_indices(const Facts::Array& array, int max_rank = 1) {
   const Tensor& tensor = *array.tensor;
-  return tensor.rank() == 1 && is_index_type(tensor.dtype) && tensor.device.type == DeviceType::cpu && array.placement.found;
+  return tensor.rank() >= 1 && tensor.rank() <= max_rank && is_index_type(tensor.dtype) &&
+         tensor.device.type == DeviceType::cpu && array.placement.found;
 }
 
 // The first index whose value is above `high` or below `low`, or -1; and that value.
@@ -148,6 +155,18 @@ Outlier first_outlier(const Tensor& tensor, std::int64_t low, std::int64_t high)
   return found;
 }
 
+// Row `axis` of positions for M-RoPE, or all of them.
+Tensor axis_of(const Tensor& positions, std::int64_t axis) {
+  if (positions.rank() == 1) return positions;
+  Tensor row = positions;
+  const auto bytes = static_cast<std::uint64_t>(axis) * static_cast<std::uint64_t>(positions.strides[0]) *
+                     static_cast<std::uint64_t>(item_size_of(positions.dtype));
+  row.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(positions.data) + bytes);
+  row.shape = {positions.shape[1]};
+  row.strides = {positions.strides[1]};
+  return row;
+}
+
 bool is_shape(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c) {
   return tensor.rank() == 3 && tensor.shape[0] == a && tensor.shape[1] == b && tensor.shape[2] == c;
 }
@@ -167,8 +186,14 @@ Check qkv_rank(const Args& a, const Facts&) {
 
 Check positions_slots_rank(const Args& a, const Facts&) {
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
-    if (tensor->rank() != 1) {
-      return Finding{"rope_pool_fused expects positions/slots to be 1-D", name, "1 axis", to_string(tensor->shape), "", ""};
+    const bool may_have_axes = tensor == &a.positions && num_axes(a) > 1;
+    if (tensor->rank() != 1 && !(may_have_axes && tensor->rank() == 2)) {
+      return Finding{"rope_pool_fused expects positions/slots to be 1-D",
+                     name,
+                     may_have_axes ? "1 axis, or 2 for M-RoPE" : "1 axis",
+                     to_string(tensor->shape),
+                     "",
+                     ""};
     }
   }
   return {};
@@ -219,10 +244,12 @@ Check token_counts(const Args& a, const Facts&) {
   const bool counted = a.q.rank() == 3;  // else all that can be told is whether the two agree
   const Shape tokens = counted ? Shape{a.q.shape[0]} : a.positions.shape;
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
-    if (tensor->rank() != 1 || tensor->shape != tokens) {
+    const bool has_axes = tensor == &a.positions && num_axes(a) > 1 && tensor->rank() == 2 && tokens.rank() == 1;
+    const Shape expected = has_axes ? Shape{num_axes(a), tokens[0]} : tokens;
+    if (tensor->rank() != expected.rank() || tensor->shape != expected) {
       return Finding{"positions/slots must have one entry per token",
                      name,
-                     tokens.rank() == 1 ? to_string(tokens) : "(num_tokens,)",
+                     tokens.rank() == 1 ? to_string(expected) : "(num_tokens,)",
                      to_string(tensor->shape),
                      "",
                      ""};
@@ -296,7 +323,10 @@ Check geometry(const Args& a, const Facts&) {
 }
 
 Check rope(const Args& a, const Facts&) {
-  if (!std::isfinite(a.rope_base) || a.rope_base <= 0) {
+  if (a.rope != nullptr && !std::isnan(a.rope_base)) {
+    return must("rope_base", "be", "left out where rope is given", fmt::format("{}", a.rope_base));
+  }
+  if (a.rope == nullptr && (!std::isfinite(a.rope_base) || a.rope_base <= 0)) {
     return must("rope_base", "be", "finite and above 0", fmt::format("{}", a.rope_base));
   }
   if (a.angles != Angles::exact && a.angles != Angles::float32)
@@ -391,14 +421,77 @@ Check slot_values(const Args& a, const Facts& facts) {
                  ""};
 }
 
+// Over all axes, the first of the axis that comes first.
+Outlier first_position_outside(const Args& a, const Facts& facts, std::int64_t low, std::int64_t high) {
+  if (!readable_indices(facts.arrays[Facts::positions], num_axes(a) > 1 ? 2 : 1)) return {};
+  const std::int64_t axes = a.positions.rank() == 2 ? a.positions.shape[0] : 1;
+  for (std::int64_t axis = 0; axis < axes; ++axis) {
+    const Outlier outlier = first_outlier(axis_of(a.positions, axis), low, high);
+    if (outlier.index >= 0) return outlier;
+  }
+  return {};
+}
+
 Check position_values(const Args& a, const Facts& facts) {
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
-  if (!readable_indices(facts.arrays[Facts::positions])) return {};
-  const Outlier outlier = first_outlier(a.positions, -kLimit, kLimit);
+  const Outlier outlier = first_position_outside(a, facts, -kLimit, kLimit);
   if (outlier.index < 0) return {};
   return Finding{fmt::format("positions[{}] is {}, beyond +-{}", outlier.index, outlier.value, kLimit),
                  "positions",
                  fmt::format("within +-{}", kLimit),
+                 std::to_string(outlier.value),
+                 "",
+                 ""};
+}
+
+Check rope_fits(const Args& a, const Facts&) {
+  const RopeTables* rope = tables_of(a);
+  if (rope == nullptr || rope->rotary_offset + rope->rotary_dim <= a.head_dim) return {};
+  const std::int64_t end = rope->rotary_offset + rope->rotary_dim;
+  return Finding{fmt::format("the rope turns lanes {} to {}, but heads have {}", rope->rotary_offset, end - 1, a.head_dim),
+                 "rope",
+                 fmt::format("{} lanes at most", a.head_dim),
+                 std::to_string(end),
+                 "",
+                 ""};
+}
+
+Check sets(const Args& a, const Facts&) {
+  const std::int64_t num_sets = a.rope != nullptr ? a.rope->num_sets() : 1;
+  if (!a.rope_sets.given()) {
+    if (num_sets == 1) return {};
+    return must("rope_sets", "be", "given where the rope has more sets than one", "nothing");
+  }
+  if (a.rope == nullptr) return must("rope_sets", "be", "left out where no rope is given", to_string(a.rope_sets.shape));
+  if (!is_index_type(a.rope_sets.dtype)) return must("rope_sets", "be", "int32 or int64", to_string(a.rope_sets.dtype));
+  const Shape tokens = a.q.rank() == 3 ? Shape{a.q.shape[0]} : a.slots.shape;
+  if (a.rope_sets.rank() != 1 || a.rope_sets.shape != tokens) {
+    return must("rope_sets", "be", "of one entry per token", to_string(a.rope_sets.shape));
+  }
+  return {};
+}
+
+Check set_values(const Args& a, const Facts& facts) {
+  if (a.rope == nullptr || !a.rope_sets.given() || !readable_indices(facts.arrays[Facts::rope_sets])) return {};
+  const Outlier outlier = first_outlier(a.rope_sets, 0, a.rope->num_sets() - 1);
+  if (outlier.index < 0) return {};
+  return Finding{fmt::format("rope_sets[{}] is {}, but the rope has {} sets", outlier.index, outlier.value, a.rope->num_sets()),
+                 "rope_sets",
+                 fmt::format("from 0 to {}", a.rope->num_sets() - 1),
+                 std::to_string(outlier.value),
+                 "",
+                 ""};
+}
+
+Check table_positions(const Args& a, const Facts& facts) {
+  const RopeTables* rope = tables_of(a);
+  if (rope == nullptr || !rope->table.given()) return {};
+  const std::int64_t rows = rope->table.shape[0];
+  const Outlier outlier = first_position_outside(a, facts, 0, rows - 1);
+  if (outlier.index < 0) return {};
+  return Finding{fmt::format("positions[{}] is {}, but the rope's table has {} positions", outlier.index, outlier.value, rows),
+                 "positions",
+                 fmt::format("from 0 to {}", rows - 1),
                  std::to_string(outlier.value),
                  "",
                  ""};
@@ -432,6 +525,10 @@ constexpr Rule kRules[] = {
     {Refusal::overlap, overlap},
     {Refusal::slot_out_of_range, slot_values},
     {Refusal::position_out_of_range, position_values},
+    {Refusal::rope_wider_than_heads, rope_fits},
+    {Refusal::rope_sets_unsuitable, sets},
+    {Refusal::rope_set_out_of_range, set_values},
+    {Refusal::position_outside_table, table_positions},
 };
 
 Error refusal_of(const Rule& rule, const Args& args, Finding finding) {
@@ -502,15 +599,17 @@ constexpr std::int64_t kStreamPoolTokens = 8;
 constexpr std::int64_t kStreamOutputBytes = 2 << 20;
 
 bool can_stream_outputs(const RopePoolFusedCall& call) {
-  const std::int64_t half_bytes = call.head_dim / 2 * item_size(call.dtype);
+  const std::int64_t item = item_size(call.dtype), rotated = call.rope->rotary_dim * item;
+  const std::int64_t before = call.rope->rotary_offset * item, behind = call.head_dim * item - before - rotated;
+  const std::int64_t piece = call.rope->pairing == Pairing::neox ? rotated / 2 : rotated;
   const bool in_place = call.q_out.data == call.q.data || call.k_out.data == call.k.data;  // then its lines are in the cache
-  return !in_place && half_bytes % kStreamAlignment == 0 && call.q_out.aligned(kStreamAlignment) &&
+  return !in_place && (before | piece | behind) % kStreamAlignment == 0 && call.q_out.aligned(kStreamAlignment) &&
          call.k_out.aligned(kStreamAlignment) && call.k_pool.aligned(kStreamAlignment);
 }
 
 }  // namespace
 
-RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const Frequencies& frequencies) {
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const RopeTables& rope) {
   RopePoolFusedCall call{};
   call.dtype = args.q.dtype;
   call.num_tokens = args.q.shape[0];
@@ -526,8 +625,11 @@ RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, c
   call.v_pool = rows_of(args.v_pool);
   call.positions = args.positions.data;
   call.positions_dtype = args.positions.dtype;
+  call.positions_axis_stride = args.positions.rank() == 2 ? args.positions.strides[0] : 0;
   call.pool_rows = rows.data();
-  call.frequencies = &frequencies;
+  call.rope = &rope;
+  call.rope_sets = args.rope_sets.data;
+  call.rope_sets_dtype = args.rope_sets.dtype;
   call.angles = args.angles;
   const std::int64_t output_bytes =
       call.num_tokens * (call.num_qo_heads + call.num_kv_heads) * call.head_dim * item_size(call.dtype);
@@ -551,8 +653,8 @@ Result<void> run(const RopePoolFusedArgs& args, Executor* executor) try {
   const DefaultFloatModes modes;
   // All that can fail comes before the first write.
   const PoolRows rows(args.slots, args.k_pool.shape[0]);
-  const auto frequencies = frequencies_of(args.head_dim, args.rope_base);
-  RopePoolFusedCall call = resolve(args, rows, *frequencies);
+  const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
+  const RopePoolFusedCall call = resolve(args, rows, args.rope == nullptr ? *plain : args.rope->tables());
 
   const std::int64_t token_bytes =
       (2 * args.num_qo_heads + 5 * args.num_kv_heads) * args.head_dim * item_size(args.q.dtype);  // read and written

@@ -7,9 +7,9 @@
 
 #include <ropepool/rope_pool_fused.h>
 
-#include "core/frequencies.h"
 #include "core/pool_rows.h"
 #include "core/rope_pool_fused_call.h"
+#include "core/rope_tables.h"
 
 namespace ropepool::contract {
 
@@ -33,8 +33,8 @@ DType common_dtype(const RopePoolFusedArgs& args);
 
 namespace ropepool {
 
-// What the kernel is told of a call that the contract takes; it points into `rows` and `frequencies`.
-RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const Frequencies& frequencies);
+// What the kernel is told of a call that the contract takes; it points into `rows` and `rope`.
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const RopeTables& rope);
 
 // The call itself, of arguments that the contract takes, in an environment that check_environment() takes.
 Result<void> run(const RopePoolFusedArgs& args, Executor* executor);

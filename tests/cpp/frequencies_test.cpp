@@ -1,5 +1,5 @@
 // Frequencies, and the arithmetic of two doubles that they are made with.
-#include "core/frequencies.h"
+#include "core/rope_tables.h"
 
 #include <cmath>
 #include <thread>
@@ -84,21 +84,21 @@ TEST(Frequencies, TurnsAreRightToTheLastBit) {
       {128, 0x1p-32, 40, 0x0DB9391054A7F09Du}, {128, 1e300, 63, 0},
   };
   for (const Row& row : kRows) {
-    const auto frequencies = frequencies_of(row.head_dim, row.base);
-    ASSERT_EQ(frequencies->turns.size(), static_cast<std::size_t>(row.head_dim / 2));
-    EXPECT_EQ(frequencies->turns[row.pair], row.turns)
+    const auto frequencies = plain_rope(row.head_dim, row.base);
+    ASSERT_EQ(frequencies->sets[0].turns.size(), static_cast<std::size_t>(row.head_dim / 2));
+    EXPECT_EQ(frequencies->sets[0].turns[row.pair], row.turns)
         << "pair " << row.pair << " of " << row.head_dim << ", base " << row.base << std::hex << ": "
-        << frequencies->turns[row.pair] << " instead of " << row.turns;
+        << frequencies->sets[0].turns[row.pair] << " instead of " << row.turns;
   }
 }
 
 TEST(Frequencies, AgreeWithLongDoubles) {
   for (const std::int64_t head_dim : {2, 6, 64, 80, 128, 192, 512, 2050}) {
     for (const double base : {1.0, 1.5, 100.0, 1e4, 1e4 + 0.5, 5e5, 1e6, 1e7, 1e12}) {
-      const auto frequencies = frequencies_of(head_dim, base);
+      const auto frequencies = plain_rope(head_dim, base);
       for (std::int64_t i = 0; i < head_dim / 2; ++i) {
         const Real turns = frequency(i, head_dim, base) / (2 * 3.14159265358979323846264338327950288L);
-        const Real got = std::ldexp(static_cast<Real>(frequencies->turns[static_cast<std::size_t>(i)]), -64);
+        const Real got = std::ldexp(static_cast<Real>(frequencies->sets[0].turns[static_cast<std::size_t>(i)]), -64);
         ASSERT_LE(std::abs(got - turns), std::ldexp(turns, -61) + 0x1p-64L) << i << " of " << head_dim << ", base " << base;
       }
     }
@@ -108,9 +108,9 @@ TEST(Frequencies, AgreeWithLongDoubles) {
 TEST(Frequencies, InversesAreWithinAnUlpOfHuggingFacesStepsRoundedRight) {
   for (const std::int64_t head_dim : {2, 6, 64, 80, 128, 192, 256, 512}) {
     for (const double base : {1.0, 100.0, 1e4, 5e5, 1e6, 1e7}) {
-      const auto frequencies = frequencies_of(head_dim, base);
+      const auto frequencies = plain_rope(head_dim, base);
       for (std::int64_t i = 0; i < head_dim / 2; ++i) {
-        const float got = frequencies->inverse_float32[static_cast<std::size_t>(i)];
+        const float got = frequencies->sets[0].inverse_float32[static_cast<std::size_t>(i)];
         const float want = inverse_frequency_float32(i, head_dim, base);
         ASSERT_LE(std::abs(rank_of(DType::f32, std::bit_cast<std::uint32_t>(got)) -
                            rank_of(DType::f32, std::bit_cast<std::uint32_t>(want))),
@@ -124,25 +124,25 @@ TEST(Frequencies, InversesAreWithinAnUlpOfHuggingFacesStepsRoundedRight) {
 // ---- What is kept between calls
 
 TEST(Frequencies, AreKept) {
-  const auto first = frequencies_of(128, 12345.0);
-  EXPECT_EQ(frequencies_of(128, 12345.0).get(), first.get());
-  EXPECT_NE(frequencies_of(128, 12345.5)->turns, first->turns);
-  EXPECT_EQ(frequencies_of(128, 12345.0).get(), first.get());
-  EXPECT_NE(frequencies_of(64, 12345.0).get(), first.get());
+  const auto first = plain_rope(128, 12345.0);
+  EXPECT_EQ(plain_rope(128, 12345.0).get(), first.get());
+  EXPECT_NE(plain_rope(128, 12345.5)->sets[0].turns, first->sets[0].turns);
+  EXPECT_EQ(plain_rope(128, 12345.0).get(), first.get());
+  EXPECT_NE(plain_rope(64, 12345.0).get(), first.get());
   // By another thread too.
-  std::thread([&] { EXPECT_EQ(frequencies_of(128, 12345.0).get(), first.get()); }).join();
+  std::thread([&] { EXPECT_EQ(plain_rope(128, 12345.0).get(), first.get()); }).join();
 }
 
 TEST(Frequencies, StayRightWhenManyBasesPushEachOtherOut) {
-  const auto first = frequencies_of(8, 777.0);
+  const auto first = plain_rope(8, 777.0);
   for (int round = 0; round < 2; ++round) {
     for (int n = 0; n < 500; ++n) {
       const double base = 1000.0 + n;
-      const auto frequencies = frequencies_of(8, base);
-      ASSERT_NEAR(static_cast<double>(frequencies->inverse_float32[1]), std::pow(base, -0.25), 1e-7) << base;
+      const auto frequencies = plain_rope(8, base);
+      ASSERT_NEAR(static_cast<double>(frequencies->sets[0].inverse_float32[1]), std::pow(base, -0.25), 1e-7) << base;
     }
   }
-  EXPECT_EQ(first->turns, frequencies_of(8, 777.0)->turns);
+  EXPECT_EQ(first->sets[0].turns, plain_rope(8, 777.0)->sets[0].turns);
 }
 
 TEST(Frequencies, FromManyThreadsAtOnce) {
@@ -152,7 +152,7 @@ TEST(Frequencies, FromManyThreadsAtOnce) {
     threads.emplace_back([&wrong, n] {
       for (int i = 0; i < 300; ++i) {
         const double base = 2000.0 + (i * (n + 1)) % 97;
-        if (std::abs(static_cast<double>(frequencies_of(8, base)->inverse_float32[2]) - std::pow(base, -0.5)) > 1e-6) ++wrong;
+        if (std::abs(static_cast<double>(plain_rope(8, base)->inverse_float32[2]) - std::pow(base, -0.5)) > 1e-6) ++wrong;
       }
     });
   }

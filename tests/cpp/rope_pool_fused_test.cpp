@@ -321,7 +321,7 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
         set_bits(c.args.q, 2, 0, 1, dtype == DType::f32 ? 0x7FC12345 : 0x7FC1);  // a NaN
         const auto before = c.memory.copy();
         const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
-        const auto frequencies = frequencies_of(head_dim, c.args.rope_base);
+        const auto frequencies = plain_rope(head_dim, c.args.rope_base);
         auto call = resolve(c.args, rows, *frequencies);
         const auto run = [&](bool outputs, bool pool) {
           c.memory.restore(before);
@@ -354,7 +354,7 @@ TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
     for (Tensor* t : {&a.q_out, &a.k_out}) t->data = address + (1 << 19);
     change(a);
     const PoolRows rows(a.slots, 1);
-    const auto frequencies = frequencies_of(a.head_dim, a.rope_base);
+    const auto frequencies = plain_rope(a.head_dim, a.rope_base);
     const auto call = resolve(a, rows, *frequencies);
     return std::pair(call.stream_outputs, call.stream_pool);
   };

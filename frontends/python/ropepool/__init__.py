@@ -6,6 +6,14 @@
 
 from ropepool._error import ContractError
 from ropepool._ext import (
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NtkAlphaScaling,
+    ProportionalScaling,
+    Rope,
+    YarnScaling,
     __version__,
     check,
     check_environment,
@@ -21,7 +29,15 @@ from ropepool._reference import ErrorEntry, explain
 
 __all__ = [
     "ContractError",
+    "DynamicNtkScaling",
     "ErrorEntry",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LongRopeScaling",
+    "NtkAlphaScaling",
+    "ProportionalScaling",
+    "Rope",
+    "YarnScaling",
     "__version__",
     "check",
     "compiled_simd_targets",

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 from ropepool._error import ContractError
@@ -13,6 +14,138 @@ _K = TypeVar("_K", bound=SupportsDLPack)
 _KPool = TypeVar("_KPool", bound=SupportsDLPack)
 _VPool = TypeVar("_VPool", bound=SupportsDLPack)
 
+class LinearScaling:
+    def __init__(self, *, factor: float) -> None: ...
+    @property
+    def factor(self) -> float: ...
+
+class DynamicNtkScaling:
+    def __init__(self, *, factor: float, original_length: int, length: int) -> None: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def original_length(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+class NtkAlphaScaling:
+    def __init__(self, *, alpha: float) -> None: ...
+    @property
+    def alpha(self) -> float: ...
+
+class YarnScaling:
+    def __init__(
+        self,
+        *,
+        factor: float,
+        original_length: int,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        truncate: bool = True,
+        attention_factor: float | None = None,
+        mscale: float | None = None,
+        mscale_all_dim: float | None = None,
+    ) -> None: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def original_length(self) -> int: ...
+    @property
+    def beta_fast(self) -> float: ...
+    @property
+    def beta_slow(self) -> float: ...
+    @property
+    def truncate(self) -> bool: ...
+    @property
+    def attention_factor(self) -> float | None: ...
+    @property
+    def mscale(self) -> float | None: ...
+    @property
+    def mscale_all_dim(self) -> float | None: ...
+
+class Llama3Scaling:
+    def __init__(
+        self, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
+    ) -> None: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def low_freq_factor(self) -> float: ...
+    @property
+    def high_freq_factor(self) -> float: ...
+    @property
+    def original_length(self) -> int: ...
+
+class LongRopeScaling:
+    def __init__(
+        self,
+        *,
+        short_factor: Sequence[float],
+        long_factor: Sequence[float],
+        original_length: int,
+        factor: float,
+        attention_factor: float | None = None,
+    ) -> None: ...
+    @property
+    def short_factor(self) -> list[float]: ...
+    @property
+    def long_factor(self) -> list[float]: ...
+    @property
+    def original_length(self) -> int: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def attention_factor(self) -> float | None: ...
+
+class ProportionalScaling:
+    def __init__(self, *, proportion: float, factor: float = 1.0) -> None: ...
+    @property
+    def proportion(self) -> float: ...
+    @property
+    def factor(self) -> float: ...
+
+Scaling = (
+    LinearScaling
+    | DynamicNtkScaling
+    | NtkAlphaScaling
+    | YarnScaling
+    | Llama3Scaling
+    | LongRopeScaling
+    | ProportionalScaling
+)
+
+class Rope:
+    def __init__(
+        self,
+        base: float | None = None,
+        *,
+        rotary_dim: int,
+        rotary_offset: int = 0,
+        pairing: Literal["neox", "interleaved"] = "neox",
+        scaling: Scaling | None = None,
+        sections: Sequence[int] | None = None,
+        section_order: Literal["blocks", "interleaved"] = "blocks",
+        attention_scale: float = 1.0,
+        frequencies: Sequence[float] | None = None,
+        cos_sin: SupportsDLPack | None = None,
+    ) -> None: ...
+    @staticmethod
+    def join(ropes: Sequence[Rope]) -> Rope: ...
+    @property
+    def rotary_dim(self) -> int: ...
+    @property
+    def rotary_offset(self) -> int: ...
+    @property
+    def pairing(self) -> Literal["neox", "interleaved"]: ...
+    @property
+    def num_sets(self) -> int: ...
+    @property
+    def num_axes(self) -> int: ...
+    @property
+    def table_rows(self) -> int | None: ...
+    def frequencies(self, set: int = 0) -> list[float]: ...
+    def attention_scale(self, set: int = 0) -> float: ...
+
 def rope_pool_fused(
     q: _Q,
     k: _K,
@@ -26,7 +159,8 @@ def rope_pool_fused(
     num_qo_heads: SupportsIndex,
     num_kv_heads: SupportsIndex,
     rope_base: SupportsFloat | SupportsIndex | None = None,
-    rope: None = None,
+    rope: Rope | None = None,
+    rope_sets: SupportsDLPack | None = None,
     angles: Literal["exact", "float32"] = "exact",
     q_out: _Q | None = None,
     k_out: _K | None = None,
@@ -44,7 +178,8 @@ def check(
     num_qo_heads: SupportsIndex,
     num_kv_heads: SupportsIndex,
     rope_base: SupportsFloat | SupportsIndex | None = None,
-    rope: None = None,
+    rope: Rope | None = None,
+    rope_sets: SupportsDLPack | None = None,
     angles: Literal["exact", "float32"] = "exact",
     q_out: SupportsDLPack | None = None,
     k_out: SupportsDLPack | None = None,
