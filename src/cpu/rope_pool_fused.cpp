@@ -26,7 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Lanes: how a dtype becomes float32 and back, rounded once, to nearest even; denormals and NaN are kept.
 
-// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half.
+// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half. The scalar target has no
+// pairs of lanes, and SVE's vectors can't be members.
+constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {
   hn::Vec<D> first, second;
@@ -53,8 +55,7 @@ struct F32 {
 struct BF16 {
   using Lane = std::uint16_t;
   // Two lanes in 32 bits become float32 by a shift and by a mask, without widening or narrowing: twice the speed on AVX-512.
-  // The scalar target has no pairs of lanes.
-  static constexpr bool kInTwos = HWY_TARGET != HWY_SCALAR, kEvenOdd = kInTwos;
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = kInTwos;
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::RebindToUnsigned<D> d32;
@@ -109,7 +110,7 @@ struct BF16 {
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 struct F16 {
   using Lane = std::uint16_t;
-  static constexpr bool kInTwos = true, kEvenOdd = false;  // whole vectors are loaded and stored so
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = false;  // whole vectors are loaded and stored so
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::Repartition<std::uint16_t, D> d16;
@@ -394,12 +395,11 @@ HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std:
 
 // A head's pair i is its lanes i and half + i. Pairs first to first + count of heads `begin` to `end` turn by angles 0 to
 // count; `to(h)` is where head h goes. Heads are the inner loop, so that angles stay in registers.
-template <class Type, class ToHead>
+template <class Type, class ToHead, class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
 HWY_INLINE void rotate_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t half, std::int64_t first,
                              std::int64_t count, const CosSin& angles, ToHead to) {
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
-    using D = hn::ScalableTag<float>;
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
