@@ -515,7 +515,9 @@ HWY_EXPORT(rope_pool_fused);
 cpu::RopePoolFusedKernel cpu::rope_pool_fused_kernel(std::int64_t target) {
   hwy::ChosenTarget chosen;
   chosen.Update(target);
-  return HWY_DISPATCH_TABLE(rope_pool_fused)[chosen.GetIndex()];
+  // With one target, as by -march=skylake-avx512 or by clang for ARM, Highway's table has one entry, whatever the index.
+  constexpr bool kOneTarget = (HWY_TARGETS & (HWY_TARGETS - 1)) == 0;
+  return HWY_DISPATCH_TABLE(rope_pool_fused)[kOneTarget ? 0 : chosen.GetIndex()];
 }
 }  // namespace ropepool
 #endif
