@@ -27,7 +27,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Lanes: how a dtype becomes float32 and back, rounded once, to nearest even; denormals and NaN are kept.
 
-// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half.
+// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half. The scalar target has no
+// pairs of lanes, and SVE's vectors can't be members.
+constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {
   hn::Vec<D> first, second;
@@ -54,8 +56,7 @@ struct F32 {
 struct BF16 {
   using Lane = std::uint16_t;
   // Two lanes in 32 bits become float32 by a shift and by a mask, without widening or narrowing: twice the speed on AVX-512.
-  // The scalar target has no pairs of lanes.
-  static constexpr bool kInTwos = HWY_TARGET != HWY_SCALAR, kEvenOdd = kInTwos;
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = kInTwos;
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::RebindToUnsigned<D> d32;
@@ -110,7 +111,7 @@ struct BF16 {
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 struct F16 {
   using Lane = std::uint16_t;
-  static constexpr bool kInTwos = true, kEvenOdd = false;  // whole vectors are loaded and stored so
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = false;  // whole vectors are loaded and stored so
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::Repartition<std::uint16_t, D> d16;
@@ -503,12 +504,11 @@ HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std:
 
 // Pairs first to first + count of heads `begin` to `end` turn by angles 0 to count; `to(h)` is where head h goes. The rotated
 // lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so that angles stay in registers.
-template <class Type, class ToHead>
+template <class Type, class ToHead, class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
 HWY_INLINE void rotate_halves(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
                               std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
-    using D = hn::ScalableTag<float>;
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
@@ -539,7 +539,7 @@ HWY_INLINE void rotate_halves(Heads<Type> heads, std::int64_t begin, std::int64_
 }
 
 // The same where lanes 2i and 2i + 1 are a pair.
-template <class Type, class ToHead>
+template <class Type, class ToHead, class D = hn::ScalableTag<float>>
 HWY_INLINE void rotate_neighbours(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset,
                                   std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
   const std::int64_t start = offset + 2 * first;
@@ -556,7 +556,6 @@ HWY_INLINE void rotate_neighbours(Heads<Type> heads, std::int64_t begin, std::in
 #else
   std::int64_t done = 0;  // pairs
   if constexpr (Type::kEvenOdd) {
-    using D = hn::ScalableTag<float>;
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
@@ -712,7 +711,9 @@ HWY_EXPORT(rope_pool_fused);
 cpu::RopePoolFusedKernel cpu::rope_pool_fused_kernel(std::int64_t target) {
   hwy::ChosenTarget chosen;
   chosen.Update(target);
-  return HWY_DISPATCH_TABLE(rope_pool_fused)[chosen.GetIndex()];
+  // With one target, as by -march=skylake-avx512 or by clang for ARM, Highway's table has one entry, whatever the index.
+  constexpr bool kOneTarget = (HWY_TARGETS & (HWY_TARGETS - 1)) == 0;
+  return HWY_DISPATCH_TABLE(rope_pool_fused)[kOneTarget ? 0 : chosen.GetIndex()];
 }
 }  // namespace ropepool
 #endif
