@@ -633,8 +633,8 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, CosSin&
     const std::int64_t count = std::min(kMaxPairs, half - first);
     const bool last = first + count == half;
     angles_of<Type, kPairing>(call, t, first, count, angles);
-    const auto turn_to = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to)
-                             HWY_ATTR __attribute__((always_inline)) {
+    const auto turn_to = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR
+        __attribute__((always_inline)) {
       if constexpr (kPairing == Pairing::neox) {
         turn<Type, kPairing, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
       } else {
