@@ -197,7 +197,9 @@ def microseconds(seconds):
 
 def all_lines(results):
     growth = results.get("growth", {"tokens": [], "slots": []})
-    return results.get("lines", []) + results.get("cached", []) + results.get("threads", []) + growth["tokens"] + growth["slots"]
+    return (
+        results.get("lines", []) + results.get("cached", []) + results.get("threads", []) + growth["tokens"] + growth["slots"]
+    )
 
 
 def setting(line):

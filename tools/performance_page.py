@@ -97,9 +97,9 @@ def peer_tables(peers):
 def bound_table(results):
     """What a token takes: arithmetic with all in the caches, memory without arithmetic, and the op."""
     yield (
-        "ns a token. *Arithmetic*: the op with all of it in the caches. *Memory*: the floor, which has no arithmetic, with cold\n"
-        "pool rows. The longer of the two is the least that the op can take, their sum what it takes where neither hides the\n"
-        "other. A neighbour on the same core takes arithmetic's share of it, and hardly memory's.\n"
+        "ns a token. *Arithmetic*: the op with all of it in the caches. *Memory*: the floor, which has no arithmetic, with "
+        "cold\npool rows. The longer of the two is the least that the op can take, their sum what it takes where neither hides "
+        "the\nother. A neighbour on the same core takes arithmetic's share of it, and hardly memory's.\n"
     )
 
     def a_token(line, name, statistic="median"):
