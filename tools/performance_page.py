@@ -165,6 +165,11 @@ def machine_part(results):
     if results.get("lines") and results.get("cached"):
         yield "### What bounds it\n"
         yield from bound_table(results)
+    if results.get("forms"):
+        yield "### By form of the rope\n"
+        yield "4,096 tokens of 32 and 8 heads of 128, bfloat16, 1 thread, called from Python in turns.\n"
+        rows = [[name, microseconds(form["median"]), f"{form['times_plain']:.2f}"] for name, form in results["forms"].items()]
+        yield markdown(["rope with", "us", "times plain"], rows)
     if results.get("peers"):
         yield "### Beside other frameworks\n"
         yield from peer_tables(results["peers"])
