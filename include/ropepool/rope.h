@@ -63,7 +63,7 @@ struct YarnScaling {
 };
 
 // Wavelengths above original_length / low_freq_factor are scaled by `factor`, those below original_length / high_freq_factor
-// are not, a ramp lies between. Config: rope_type llama3 (Llama 3.1).
+// are not, a ramp lies between, or a step where the two factors are equal (Llama 4). Config: rope_type llama3.
 struct Llama3Scaling {
   double factor, low_freq_factor, high_freq_factor;
   std::int64_t original_length;

@@ -42,6 +42,7 @@ struct Exact {
   static Scalar exp_of(Scalar x) { return exp(x); }
   static Scalar two_pi() { return kTwoPi; }
   static Number number(Scalar x) { return x; }
+  static Number quotient(Number x, Number y) { return x / y; }
   // base^(numerator / denominator)
   static Number power(Scalar base, std::int64_t numerator, std::int64_t denominator) {
     return exp(log(base) * DoubleDouble{static_cast<double>(numerator)} / DoubleDouble{static_cast<double>(denominator)});
@@ -56,6 +57,7 @@ struct Float32 {
   static Scalar exp_of(Scalar x) { return std::exp(x); }
   static Scalar two_pi() { return 2 * 3.14159265358979323846; }
   static Number number(Scalar x) { return static_cast<float>(x); }
+  static Number quotient(Number x, Number y) { return 1.0f / y * x; }  // of a number by a tensor, as torch has it
   static Number power(Scalar base, std::int64_t numerator, std::int64_t denominator) {
     const float exponent = static_cast<float>(numerator) / static_cast<float>(denominator);
     return static_cast<float>(std::pow(static_cast<double>(static_cast<float>(base)), static_cast<double>(exponent)));
@@ -139,11 +141,11 @@ struct Forms {
     const N factor = number(scalar(s.factor));
     Inverse inverse = plain();
     for (N& x : inverse) {
-      const N wavelength = number(A::two_pi()) / x;
+      const N wavelength = A::quotient(number(A::two_pi()), x);
       if (to_double(wavelength) > longest) {
         x = x / factor;
-      } else if (!(to_double(wavelength) < shortest)) {
-        const N smooth = (length / wavelength - low) / range;
+      } else if (to_double(wavelength) >= shortest && longest > shortest) {
+        const N smooth = (A::quotient(length, wavelength) - low) / range;
         x = (one() - smooth) * x / factor + smooth * x;
       }
     }

@@ -75,9 +75,9 @@ struct ScalingRules {
   }
   Found operator()(const Llama3Scaling& s) const {
     Found order;
-    if (!(s.high_freq_factor > s.low_freq_factor)) {
+    if (!(s.high_freq_factor >= s.low_freq_factor)) {
       order =
-          must("high_freq_factor", "above low_freq_factor", fmt::format("{} and {}", s.high_freq_factor, s.low_freq_factor));
+          must("high_freq_factor", "at least low_freq_factor", fmt::format("{} and {}", s.high_freq_factor, s.low_freq_factor));
     }
     return first_of(above_zero("factor", s.factor), above_zero("low_freq_factor", s.low_freq_factor),
                     above_zero("high_freq_factor", s.high_freq_factor), std::move(order),
