@@ -269,15 +269,6 @@ MODELS = {
 SETS = [(name, which) for name, model in MODELS.items() for which in range(model.sets)]
 # GPT-J has its frequencies inside a function that gives a table of sines.
 WITH_INVERSE = [(name, which) for name, which in SETS if MODELS[name].family != "gptj"]
-REFUSED = pytest.mark.xfail(
-    strict=True,
-    raises=ropepool.ContractError,
-    reason="Rope refuses Llama 4's figures: high_freq_factor and low_freq_factor both 1, a step where others have a ramp",
-)
-
-
-def as_forms(sets):
-    return [pytest.param(name, which, marks=REFUSED if name == "Llama-4-Scout" else ()) for name, which in sets]
 
 
 # ---- Hugging Face's side
@@ -419,7 +410,7 @@ def ulps_apart(a, b):
 # ---- Frequencies
 
 
-@pytest.mark.parametrize("name, which", as_forms(WITH_INVERSE))
+@pytest.mark.parametrize("name, which", WITH_INVERSE)
 def test_float32_frequencies_are_those_of_the_init_function(name, which):
     model = MODELS[name]
     ours = float32_inverses(model.make(), which)
@@ -447,14 +438,14 @@ def test_a_given_inv_freq_is_used_bit_for_bit(name, which):
     np.testing.assert_array_equal(rope.frequencies(), theirs.astype(np.float64))
 
 
-@pytest.mark.parametrize("name, which", as_forms(WITH_INVERSE))
+@pytest.mark.parametrize("name, which", WITH_INVERSE)
 def test_the_attention_scale_is_that_of_the_init_function(name, which):
     model = MODELS[name]
     _, factor = init(model, which)
     assert np.float32(model.make().attention_scale(which)) == np.float32(factor)
 
 
-@pytest.mark.parametrize("name, which", as_forms(WITH_INVERSE))
+@pytest.mark.parametrize("name, which", WITH_INVERSE)
 def test_exact_frequencies_are_near_those_of_the_init_function(name, which):
     # transformers rounds the exponent (the error of the power is u = 2^-24 times ln of the power, less for faster pairs), the
     # power, its inverse, and what a scaling does after that.
@@ -503,16 +494,7 @@ def llama_with(base, head_dim, kind, words, scaling):
     return Model("llama", "Llama", config, rope, head_dim, length=getattr(scaling, "length", None))
 
 
-LLAMA3_FAULT = pytest.mark.xfail(
-    strict=True,
-    reason="torch divides a number by a tensor as reciprocal * number, with two roundings, ropepool with one; at the slow end "
-    "of the ramp that is up to 17 units in the last place of the frequency",
-)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=LLAMA3_FAULT if kind == "llama3" else ()) for kind in rope_utils.ROPE_INIT_FUNCTIONS]
-)
+@pytest.mark.parametrize("kind", rope_utils.ROPE_INIT_FUNCTIONS)
 def test_float32_frequencies_of_any_figures_are_those_of_the_init_function(kind):
     random = np.random.default_rng(7)
     for _ in range(40):
@@ -527,7 +509,6 @@ def test_float32_frequencies_of_any_figures_are_those_of_the_init_function(kind)
             assert np.float32(rope.attention_scale(which)) == np.float32(factor)
 
 
-@LLAMA3_FAULT
 @pytest.mark.parametrize("base, head_dim, factor, length", [(1e4, 64, 2.0, 4096), (1e4, 64, 8.0, 8192), (6e5, 256, 32.0, 8192)])
 def test_float32_frequencies_of_llama3_with_round_figures(base, head_dim, factor, length):
     words = {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -612,7 +593,7 @@ def compare_heads(name, which, given):
         assert_near(mine, others.numpy(), x, model, max(scale, 1), apart)
 
 
-@pytest.mark.parametrize("name, which", as_forms(SETS))
+@pytest.mark.parametrize("name, which", SETS)
 def test_heads_are_turned_as_by_the_model(name, which):
     compare_heads(name, which, given=False)
 
