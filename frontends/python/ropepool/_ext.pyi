@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 from ropepool._error import ContractError
@@ -85,6 +86,7 @@ class LongRopeScaling:
         original_length: int,
         factor: float,
         attention_factor: float | None = None,
+        length: int | None = None,
     ) -> None: ...
     @property
     def short_factor(self) -> list[float]: ...
@@ -96,6 +98,8 @@ class LongRopeScaling:
     def factor(self) -> float: ...
     @property
     def attention_factor(self) -> float | None: ...
+    @property
+    def length(self) -> int | None: ...
 
 class ProportionalScaling:
     def __init__(self, *, proportion: float, factor: float = 1.0) -> None: ...
@@ -129,6 +133,12 @@ class Rope:
         frequencies: Sequence[float] | None = None,
         cos_sin: SupportsDLPack | None = None,
     ) -> None: ...
+    @staticmethod
+    def from_config(
+        config: dict[str, Any] | str | PathLike[str], *, layer_type: str | None = None, length: int | None = None
+    ) -> Rope: ...
+    @staticmethod
+    def layer_types(config: dict[str, Any] | str | PathLike[str]) -> list[str]: ...
     @staticmethod
     def join(ropes: Sequence[Rope]) -> Rope: ...
     @property
