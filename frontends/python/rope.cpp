@@ -160,15 +160,16 @@ void add_rope(nb::module_& module) {
   nb::class_<LongRopeScaling>(
       module, "LongRopeScaling",
       "A factor for each pair; one list for sequences up to original_length tokens, one for longer ones. "
-      "Config: longrope.\n\nThe Rope has two sets, 0 short and 1 long: rope_sets says which a token takes. With length it has the "
+      "Config: longrope.\n\nThe Rope has two sets, 0 short and 1 long: rope_sets says which a token takes. With length it has "
+      "the "
       "one that sequences of this length need.")
       .def(
           "__init__",
           [](LongRopeScaling* self, std::vector<double> short_factor, std::vector<double> long_factor,
              std::int64_t original_length, double factor, std::optional<double> attention_factor,
              std::optional<std::int64_t> length) {
-            new (self) LongRopeScaling{std::move(short_factor), std::move(long_factor), original_length, factor,
-                                       attention_factor,        length};
+            new (self) LongRopeScaling{
+                std::move(short_factor), std::move(long_factor), original_length, factor, attention_factor, length};
           },
           nb::kw_only(), "short_factor"_a, "long_factor"_a, "original_length"_a, "factor"_a, "attention_factor"_a = nb::none(),
           "length"_a = nb::none())
@@ -206,8 +207,7 @@ Raises ContractError (RP022) for what makes no sense. A Rope never changes.)")
       .def_static("join", &join, "ropes"_a,
                   "Several ropes that differ in frequencies and attention scale alone, as one with a set for each: rope_sets "
                   "of a call says which a token takes.")
-      .def_static("from_config", &from_config, "config"_a, nb::kw_only(), "layer_type"_a = nb::none(),
-                  "length"_a = nb::none(),
+      .def_static("from_config", &from_config, "config"_a, nb::kw_only(), "layer_type"_a = nb::none(), "length"_a = nb::none(),
                   R"(The rope of a model, from its config.
 
 config: a dict, or the path of a config.json or of the folder that holds one. Read are rope_parameters (also one a layer type),

@@ -23,12 +23,12 @@ struct RopeConfigOptions {
 // What a config says of a model's rope.
 struct RopeConfig {
   RopeForm form;
-  std::string model_type;               // "" where it has none; of GGUF the architecture
-  std::string layer_type;               // the one that was chosen; "" where one rope serves all layers
-  std::string rope_type;                // "default", "linear", "yarn" ...
-  std::int64_t head_dim = 0;            // 0 where the config needs none
+  std::string model_type;                       // "" where it has none; of GGUF the architecture
+  std::string layer_type;                       // the one that was chosen; "" where one rope serves all layers
+  std::string rope_type;                        // "default", "linear", "yarn" ...
+  std::int64_t head_dim = 0;                    // 0 where the config needs none
   std::optional<std::int64_t> max_length = {};  // max_position_embeddings
-  std::vector<std::string> notes;       // what a reader should know besides, a sentence each
+  std::vector<std::string> notes;               // what a reader should know besides, a sentence each
 };
 
 // `json` is the text of a config.json, with the rope in rope_parameters or in rope_theta and rope_scaling, of a text model or

@@ -49,11 +49,9 @@ const RopeType* find_rope_type(std::string_view name) {
 }
 
 // Keys that stand beside any type.
-constexpr std::array kCommonKeys = {"rope_type",         "type",
-                                    "rope_theta",        "partial_rotary_factor",
-                                    "mrope_section",     "mrope_interleaved",
-                                    "interleaved",       "llama_4_scaling_beta",
-                                    "max_position_embeddings"};
+constexpr std::array kCommonKeys = {
+    "rope_type",         "type",        "rope_theta",           "partial_rotary_factor",  "mrope_section",
+    "mrope_interleaved", "interleaved", "llama_4_scaling_beta", "max_position_embeddings"};
 // Those of them that say nothing of a scaling.
 constexpr std::array kPlainKeys = {"rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved", "interleaved"};
 
@@ -170,7 +168,8 @@ class Reader {
     result_.model_type = config_.model_type;
     result_.max_length = config_.whole({"max_position_embeddings", "n_positions"});
     if (options_.length && *options_.length < 1) {
-      throw Refused{value_unsuitable("length", "at least 1", shown(*options_.length), "", "pass the most tokens of a sequence")};
+      throw Refused{
+          value_unsuitable("length", "at least 1", shown(*options_.length), "", "pass the most tokens of a sequence")};
     }
     if (!model_.unsupported.empty()) {
       throw Refused{value_unsuitable(config_.name("model_type"), "one whose rope ropepool has", shown(config_.model_type),
@@ -185,7 +184,8 @@ class Reader {
       }
       for (const char* key : {"alibi", "use_dynamic_ntk"}) {
         if (level.flag(key).value_or(false)) {
-          throw Refused{value_unsuitable(level.name(key), "false", "true", "what it does to positions is no rope of ropepool", "")};
+          throw Refused{
+              value_unsuitable(level.name(key), "false", "true", "what it does to positions is no rope of ropepool", "")};
         }
       }
     }
@@ -251,7 +251,9 @@ class Reader {
     }
   }
 
-  std::string name(std::string_view key) const { return (objects_.empty() ? config_.levels().front() : objects_.front()).name(key); }
+  std::string name(std::string_view key) const {
+    return (objects_.empty() ? config_.levels().front() : objects_.front()).name(key);
+  }
 
   // What any of the objects says, which have to agree.
   template <class T>
@@ -310,7 +312,8 @@ class Reader {
     std::string known = "'default', 'linear', 'dynamic', 'yarn', 'llama3', 'longrope' and 'proportional' are known";
     std::string mend = "use the rope_type of the model's own config.json, or make a Rope with frequencies of your own";
     if (result_.rope_type == "deepseek_yarn") mend = "write 'yarn', as DeepSeek's own config.json does";
-    if (result_.rope_type.starts_with("ntk")) mend = "write 'dynamic' where the base is to follow the length, else scale rope_theta itself";
+    if (result_.rope_type.starts_with("ntk"))
+      mend = "write 'dynamic' where the base is to follow the length, else scale rope_theta itself";
     if (result_.rope_type == "axial") mend = "it is the rope of a vision tower: pass the text model's config";
     throw Refused{type_unknown(key, shown(result_.rope_type), known, mend)};
   }
@@ -341,13 +344,15 @@ class Reader {
     const auto width = config_.whole({"hidden_size", "n_embd", "d_model"});
     const auto heads = config_.whole({"num_attention_heads", "n_head", "n_heads"});
     if (!width || !heads) {
-      throw Refused{key_missing(config_.name("head_dim"), "the number of rotated lanes",
-                                fmt::format("{} is missing too, from which it would follow", width ? "num_attention_heads" : "hidden_size"),
-                                "add head_dim, or hidden_size and num_attention_heads")};
+      throw Refused{key_missing(
+          config_.name("head_dim"), "the number of rotated lanes",
+          fmt::format("{} is missing too, from which it would follow", width ? "num_attention_heads" : "hidden_size"),
+          "add head_dim, or hidden_size and num_attention_heads")};
     }
     if (*heads < 1 || *width % *heads != 0) {
       throw Refused{keys_contradict(config_.name("num_attention_heads"), shown(*heads), fmt::format("hidden_size {}", *width),
-                                    "heads do not divide the hidden size, so head_dim does not follow from them", "add head_dim")};
+                                    "heads do not divide the hidden size, so head_dim does not follow from them",
+                                    "add head_dim")};
     }
     return *width / *heads;
   }
@@ -356,7 +361,8 @@ class Reader {
     RopeForm& form = result_.form;
     form.pairing = model_.pairing;
     Agreed<double> part;
-    for (const Object& object : objects_) part.add(object.name("partial_rotary_factor"), object.number("partial_rotary_factor"));
+    for (const Object& object : objects_)
+      part.add(object.name("partial_rotary_factor"), object.number("partial_rotary_factor"));
     for (const Object& level : config_.levels()) {
       for (const char* key : {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"}) {
         if (!by_layer_type_ || part.value() == std::nullopt) part.add(level.name(key), level.number(key));
@@ -364,7 +370,8 @@ class Reader {
     }
     rotary_factor_ = part.value().value_or(model_.rotary_factor);
     if (!(rotary_factor_ >= 0 && rotary_factor_ <= 1)) {
-      throw Refused{value_unsuitable(part.key(), "from 0 to 1", shown(rotary_factor_), "it is the part of a head that turns", "")};
+      throw Refused{
+          value_unsuitable(part.key(), "from 0 to 1", shown(rotary_factor_), "it is the part of a head that turns", "")};
     }
     if (const auto rotary = config_.whole({"qk_rope_head_dim"})) {  // latent attention
       form.rotary_dim = *rotary;
@@ -377,7 +384,8 @@ class Reader {
       }
       if (model_.type.empty() && !says("rope_interleave")) {
         throw Refused{key_missing(config_.name("rope_interleave"), "the pairing of a latent attention that is not known",
-                                  "models with qk_rope_head_dim pair in both ways", "add rope_interleave: true for pairs of 2i and 2i + 1")};
+                                  "models with qk_rope_head_dim pair in both ways",
+                                  "add rope_interleave: true for pairs of 2i and 2i + 1")};
       }
       return;
     }
@@ -389,14 +397,15 @@ class Reader {
     const auto lanes = static_cast<std::int64_t>(static_cast<double>(result_.head_dim) * rotary_factor_);
     const auto given = config_.whole({"rotary_dim"});
     if (given && part.value() && *given != lanes) {
-      throw Refused{keys_contradict(config_.name("rotary_dim"), shown(*given),
-                                    fmt::format("{} {} of head_dim {}, which is {}", part.key(), rotary_factor_, result_.head_dim, lanes),
-                                    "", "keep the one that the model was trained with")};
+      throw Refused{
+          keys_contradict(config_.name("rotary_dim"), shown(*given),
+                          fmt::format("{} {} of head_dim {}, which is {}", part.key(), rotary_factor_, result_.head_dim, lanes),
+                          "", "keep the one that the model was trained with")};
     }
     form.rotary_dim = given ? *given : model_.rotary_dim > 0 ? model_.rotary_dim : lanes;
     if (form.rotary_dim > result_.head_dim) {
-      throw Refused{keys_contradict(config_.name("rotary_dim"), shown(form.rotary_dim), fmt::format("head_dim {}", result_.head_dim),
-                                    "more lanes would turn than a head has", "")};
+      throw Refused{keys_contradict(config_.name("rotary_dim"), shown(form.rotary_dim),
+                                    fmt::format("head_dim {}", result_.head_dim), "more lanes would turn than a head has", "")};
     }
   }
 
@@ -425,9 +434,11 @@ class Reader {
     const bool by_sliding = is_sliding() && model_.two_ropes != TwoRopes::none;
     const double theta = base.value().value_or(by_sliding ? model_.sliding_theta : model_.theta);
     if (std::isnan(theta)) {
-      const std::string cause = config_.model_type.empty() ? "" : fmt::format("the default of model_type {} is not known", shown(config_.model_type));
-      throw Refused{key_missing(name("rope_theta"), "the frequencies", cause,
-                                "add rope_theta as the model was trained with it: 10000.0 is a default of many, and of many not")};
+      const std::string cause =
+          config_.model_type.empty() ? "" : fmt::format("the default of model_type {} is not known", shown(config_.model_type));
+      throw Refused{
+          key_missing(name("rope_theta"), "the frequencies", cause,
+                      "add rope_theta as the model was trained with it: 10000.0 is a default of many, and of many not")};
     }
     result_.form.base = theta;
   }
@@ -446,7 +457,8 @@ class Reader {
       }
     }
     if (bases.empty() || holds_number(bases, *beside)) return;
-    throw Refused{keys_contradict(level.name("rope_theta"), shown(*beside), fmt::format("rope_parameters, which has {}", shown(bases)), "", "")};
+    throw Refused{keys_contradict(level.name("rope_theta"), shown(*beside),
+                                  fmt::format("rope_parameters, which has {}", shown(bases)), "", "")};
   }
   static bool holds_number(const std::vector<double>& numbers, double number) {
     return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
@@ -512,7 +524,8 @@ class Reader {
     }
     if (!options_.length) {
       throw Refused{key_missing("length", "rope type 'dynamic'", "its frequencies follow from how long a sequence may get",
-                                "pass length, the most tokens a sequence may get; a sequence keeps it for good, since its keys are in the pool already")};
+                                "pass length, the most tokens a sequence may get; a sequence keeps it for good, since its keys "
+                                "are in the pool already")};
     }
     return {factor, trained, *options_.length};
   }
@@ -537,11 +550,14 @@ class Reader {
     s.length = options_.length;
     const auto short_scale = number("short_mscale"), long_scale = number("long_mscale");  // Phi-3.5-MoE
     if (short_scale || long_scale) {
-      if (s.attention_factor) throw Refused{keys_contradict(name("attention_factor"), shown(*s.attention_factor), "short_mscale and long_mscale", "", "")};
+      if (s.attention_factor)
+        throw Refused{
+            keys_contradict(name("attention_factor"), shown(*s.attention_factor), "short_mscale and long_mscale", "", "")};
       const bool is_long = s.length && *s.length > s.original_length;
       const double a = needed(short_scale, "short_mscale"), b = needed(long_scale, "long_mscale");
       if (!s.length && a != b) {
-        throw Refused{key_missing("length", fmt::format("short_mscale {} or long_mscale {}", a, b), "", "pass length, the most tokens a sequence may get")};
+        throw Refused{key_missing("length", fmt::format("short_mscale {} or long_mscale {}", a, b), "",
+                                  "pass length, the most tokens a sequence may get")};
       }
       s.attention_factor = is_long ? b : a;
     }
@@ -562,12 +578,14 @@ class Reader {
 
   void add_notes() {
     if (model_.type.empty()) {
-      note(config_.model_type.empty() ? "The config names no model_type: pairs of i and i + rotary_dim / 2 are assumed."
-                                      : fmt::format("model_type {} is not in ropepool's table: pairs of i and i + rotary_dim / 2 are assumed.",
-                                                    shown(config_.model_type)));
+      note(config_.model_type.empty()
+               ? "The config names no model_type: pairs of i and i + rotary_dim / 2 are assumed."
+               : fmt::format("model_type {} is not in ropepool's table: pairs of i and i + rotary_dim / 2 are assumed.",
+                             shown(config_.model_type)));
     }
     if (!model_.ropeless.empty()) {
-      note(fmt::format("Layers of type {} do not rotate: their q and k go on as they are.", shown(std::string(model_.ropeless))));
+      note(fmt::format("Layers of type {} do not rotate: their q and k go on as they are.",
+                       shown(std::string(model_.ropeless))));
     }
     if (says("no_rope_layers") || says("no_rope_layer_interval") || model_.type == "smollm3" || model_.type == "llama4_text") {
       note("Some layers do not rotate: those with a 0 in no_rope_layers, by default every fourth.");
@@ -577,8 +595,9 @@ class Reader {
                        result_.form.rotary_offset, result_.head_dim - 1, result_.form.rotary_dim));
       if (number("mscale_all_dim").value_or(0) != 0 && result_.rope_type == "yarn") {
         const double scale = 0.1 * *number("mscale_all_dim") * std::log(needed_number("factor")) + 1.0;
-        note(fmt::format("Not in the rope: the model multiplies its softmax scale by {:.6g}, the square of what mscale_all_dim gives.",
-                         scale * scale));
+        note(fmt::format(
+            "Not in the rope: the model multiplies its softmax scale by {:.6g}, the square of what mscale_all_dim gives.",
+            scale * scale));
       }
     }
     if (has("llama_4_scaling_beta")) {
@@ -591,8 +610,9 @@ class Reader {
     if (factor && result_.max_length && has("original_max_position_embeddings")) {
       const double reach = *factor * static_cast<double>(original_length());
       if (reach != static_cast<double>(*result_.max_length)) {
-        note(fmt::format("factor times original_max_position_embeddings is {}, and max_position_embeddings {}: the factor rules.",
-                         reach, *result_.max_length));
+        note(fmt::format(
+            "factor times original_max_position_embeddings is {}, and max_position_embeddings {}: the factor rules.", reach,
+            *result_.max_length));
       }
     }
   }
@@ -609,10 +629,16 @@ class Reader {
 }  // namespace
 }  // namespace config
 
+constexpr std::int64_t kMaxRotaryDim = 65536;
+
 Result<RopeConfig> read_rope_config(std::string_view json, const RopeConfigOptions& options) try {
   const config::Value value = config::parse(json);
   const config::Object root(*value.members(), "");
   RopeConfig read = config::is_gguf(root) ? config::read_gguf(root, options) : config::Reader(root, options).read();
+  if (read.form.rotary_dim > kMaxRotaryDim) {  // before frequencies fill the memory
+    return config::value_unsuitable("head_dim", fmt::format("at most {}", kMaxRotaryDim), std::to_string(read.form.rotary_dim),
+                                    "", "");
+  }
   if (auto rope = Rope::make(read.form); !rope) return rope.error();
   return read;
 } catch (config::Refused& refused) {

@@ -155,7 +155,8 @@ class GgufReader {
     }
     if (type != "yarn") refuse_keys_of_yarn();
     if (type != "none" && type != "linear" && type != "yarn" && type != "longrope") {
-      throw Refused{type_unknown(key("rope.scaling.type"), shown(type), "llama.cpp has 'none', 'linear', 'yarn' and 'longrope'", "")};
+      throw Refused{
+          type_unknown(key("rope.scaling.type"), shown(type), "llama.cpp has 'none', 'linear', 'yarn' and 'longrope'", "")};
     }
     if (is_sliding() && !std::isnan(architecture_.sliding_theta)) {  // those are never scaled
       result_.rope_type = "default";
@@ -168,7 +169,8 @@ class GgufReader {
   }
 
   void refuse_keys_of_yarn() const {
-    for (const char* rest : {"yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"}) {
+    for (const char* rest :
+         {"yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"}) {
       const std::string name = key(fmt::format("rope.scaling.{}", rest));
       if (const auto value = root_.number(name)) {
         throw Refused{keys_contradict(name, shown(*value), fmt::format("rope type {}", shown(result_.rope_type)), "", "")};
@@ -185,7 +187,8 @@ class GgufReader {
     for (const char* rest : {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"}) {
       const auto value = number(rest);
       if (value && *value != 1.0) {
-        throw Refused{value_unsuitable(key(rest), "1", shown(*value), "versions of llama.cpp do not agree on what it does", "")};
+        throw Refused{
+            value_unsuitable(key(rest), "1", shown(*value), "versions of llama.cpp do not agree on what it does", "")};
       }
     }
     if (const auto multiplier = number("rope.scaling.yarn_log_multiplier"); multiplier && *multiplier != 0) {
@@ -233,7 +236,8 @@ class GgufReader {
     const bool llama3 = name_ == "llama" && result_.form.base == 5e5 && result_.max_length.value_or(0) > 8192;
     const bool gemma4 = name_ == "gemma4" && result_.layer_type == kFull;
     if ((llama3 || gemma4) && is_left_out(kTensor)) {
-      throw Refused{key_missing(kTensor, llama3 ? "a Llama 3.1 or newer, which it seems to be" : "the full attention of Gemma 4",
+      throw Refused{key_missing(kTensor,
+                                llama3 ? "a Llama 3.1 or newer, which it seems to be" : "the full attention of Gemma 4",
                                 "GGUF keeps this model's scaling in a tensor, not in its metadata",
                                 "add the values of the file's tensor under its name, or null where the file has none")};
     }

@@ -124,7 +124,8 @@ std::string shown(std::int64_t value) { return std::to_string(value); }
 std::string shown(bool value) { return value ? "true" : "false"; }
 std::string shown(const std::string& value) {
   std::string text = cut_short(value);
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
   return "'" + text + "'";
 }
 

@@ -84,16 +84,18 @@ class Agreed {
  public:
   void add(const std::string& key, const std::optional<T>& value) {
     if (!value) return;
-    if (value_ && *value_ != *value) {
-      throw Refused{keys_contradict(key, shown(*value), key_ + " " + shown(*value_), "", "")};
+    if (key_.empty()) {
+      value_ = *value;
+      key_ = key;
+    } else if (value_ != *value) {
+      throw Refused{keys_contradict(key, shown(*value), key_ + " " + shown(value_), "", "")};
     }
-    if (!value_) value_ = value, key_ = key;
   }
-  std::optional<T> value() const { return value_; }
-  const std::string& key() const { return key_; }  // that said it
+  std::optional<T> value() const { return key_.empty() ? std::nullopt : std::optional<T>(value_); }
+  const std::string& key() const { return key_; }  // that said it; "" where none did
 
  private:
-  std::optional<T> value_;
+  T value_{};
   std::string key_;
 };
 

@@ -220,7 +220,8 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
 }  // namespace
 
 const Model* find_model(std::string_view model_type) {
-  const auto* found = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) { return m.type == model_type; });
+  const auto* found =
+      std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) { return m.type == model_type; });
   return found != std::end(kModels) ? found : nullptr;
 }
 

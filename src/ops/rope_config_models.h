@@ -24,8 +24,8 @@ enum class TwoRopes {
 struct Model {
   std::string_view type;  // model_type
   // What holds where its config leaves a key out, as transformers has it.
-  double theta = kNoTheta;    // rope_theta; kNoTheta: the config has to say it
-  std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double theta = kNoTheta;     // rope_theta; kNoTheta: the config has to say it
+  std::int64_t head_dim = 0;   // 0: hidden_size / num_attention_heads
   double rotary_factor = 1.0;  // partial_rotary_factor
   std::int64_t rotary_dim = 0;
   std::array<std::int64_t, 3> sections = {};  // mrope_section
@@ -34,8 +34,8 @@ struct Model {
   Sections::Order section_order = Sections::Order::blocks;
   TwoRopes two_ropes = TwoRopes::none;
   double sliding_theta = kNoTheta;
-  bool needs_parameters = false;     // its class fills in a whole scaling where the config has none, which is not done here
-  std::string_view ropeless = {};    // the layer type that does not rotate
+  bool needs_parameters = false;      // its class fills in a whole scaling where the config has none, which is not done here
+  std::string_view ropeless = {};     // the layer type that does not rotate
   std::string_view unsupported = {};  // why no Rope can do what it does
 };
 
