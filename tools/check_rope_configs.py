@@ -86,7 +86,7 @@ def pairs_interleaved(module):
             continue
         x = torch.zeros(1, 1, 1, 8)
         x[..., 1] = 1.0  # the second lane: with lane 0, or with lane 5
-        angles = torch.full((1, 1, 8), 0.5)
+        angles = torch.full((1, 1, 4 if "gpt_oss" in module.__name__ else 8), 0.5)
         function = getattr(module, name)
         tensors = [x, x] if "k" in inspect.signature(function).parameters else [x]
         y = function(*tensors, angles.cos(), angles.sin())

@@ -153,10 +153,12 @@ std::string pairs_words(std::int64_t first, std::int64_t last) {
 
 bool same(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); }
 
-std::string slower_words(double ratio) {
-  if (ratio == 0) return "stand still";
-  if (same(ratio, 1)) return "turn as without scaling";
-  return ratio < 1 ? fmt::format("turn {:.6g} times as slowly", 1 / ratio) : fmt::format("turn {:.6g} times as fast", ratio);
+std::string slower_words(double ratio, bool one) {
+  const char* turn = one ? "turns" : "turn";
+  if (ratio == 0) return one ? "stands still" : "stand still";
+  if (same(ratio, 1)) return fmt::format("{} as without scaling", turn);
+  return ratio < 1 ? fmt::format("{} {:.6g} times as slowly", turn, 1 / ratio)
+                   : fmt::format("{} {:.6g} times as fast", turn, ratio);
 }
 
 // Where the scaling bends: pairs of one ratio together, what changes from pair to pair as one run.
@@ -178,7 +180,7 @@ std::string bends_of(const std::vector<double>& ratios) {
       words.push_back(fmt::format("{} go from {:.6g} to {:.6g} of their unscaled frequency", pairs_words(first, end - 1),
                                   ratio(first), ratio(end - 1)));
     } else {
-      words.push_back(fmt::format("{} {}", pairs_words(first, end - 1), slower_words(ratio(first))));
+      words.push_back(fmt::format("{} {}", pairs_words(first, end - 1), slower_words(ratio(first), end - first == 1)));
     }
   }
   return fmt::format("{}", fmt::join(words, "; "));
@@ -210,10 +212,12 @@ std::string difference_words(const Resolved& resolved, std::int64_t set) {
   if (changed == 0) {
     words.push_back("frequencies are those of the unscaled rope");
   } else {
-    const std::vector<double> scaled = resolved.rope.frequencies(set);
     words.push_back(fmt::format("{} of {} pairs turn otherwise", changed, ratios.size()));
-    words.push_back(fmt::format("the last one needs {} positions for a turn, unscaled {}", turned_once(scaled.back()),
-                                turned_once(resolved.unscaled_frequencies.back())));
+    const double last = resolved.rope.frequencies(set).back(), unscaled = resolved.unscaled_frequencies.back();
+    words.push_back(
+        last == 0
+            ? fmt::format("the last one stands still, unscaled it turns once in {} positions", turned_once(unscaled))
+            : fmt::format("the last one turns once in {} positions, unscaled in {}", turned_once(last), turned_once(unscaled)));
   }
   words.push_back(scale == 1 ? "cos and sin are not stretched"
                              : fmt::format("cos and sin are times {:.7g}, so scores grow by {:.6g}", scale, scale * scale));
@@ -315,8 +319,11 @@ void write_plot(const Resolved& resolved, const std::string& path) {
   RopePlot plot;
   plot.title = fmt::format("{}{}: {}", config.model_type.empty() ? "rope" : config.model_type,
                            config.layer_type.empty() ? "" : ", " + config.layer_type,
-                           config.rope_type == "default" ? "plain RoPE" : config.rope_type);
+                           config.rope_type == "default" ? "plain RoPE" : "rope type " + config.rope_type);
   plot.subtitle = fmt::format("base {}, {} of {} lanes turn", config.form.base, config.form.rotary_dim, config.head_dim);
+  if (const double scale = resolved.rope.attention_scale(); scale != 1) {
+    plot.subtitle += fmt::format(", cos and sin times {:.6g}", scale);
+  }
   const auto wavelengths = [](std::vector<double> frequencies) {
     for (double& x : frequencies) x = wavelength(x);
     return frequencies;
@@ -331,7 +338,8 @@ void write_plot(const Resolved& resolved, const std::string& path) {
     plot.lengths.push_back({fmt::format("original length {}", *length), static_cast<double>(*length)});
   }
   if (config.max_length) {
-    plot.lengths.push_back({fmt::format("longest {}", *config.max_length), static_cast<double>(*config.max_length)});
+    plot.lengths.push_back(
+        {fmt::format("max_position_embeddings {}", *config.max_length), static_cast<double>(*config.max_length)});
   }
   const std::string svg = to_svg(plot);
   OutputFile file(path);

@@ -111,8 +111,10 @@ std::string bend(const RopePlot& plot, const Scales& scales) {
   while (first < plain.size() && std::abs(scaled[first] / plain[first] - 1) < 1e-6) ++first;
   if (first == 0 || first == plain.size()) return "";
   const double x = scales.x(static_cast<double>(first));
+  const bool still = !std::isfinite(scaled[first]), at_the_right = x > 0.75 * kWidth;
   return line(x, kTop, x, kHeight - kBottom, "stroke=\"#9ca3af\" stroke-dasharray=\"2 3\"") +
-         text_at(x + 6, kHeight - kBottom - 8, "start", "#374151", 12, fmt::format("scaled from pair {} on", first));
+         text_at(at_the_right ? x - 6 : x + 6, kHeight - kBottom - 8, at_the_right ? "end" : "start", "#374151", 12,
+                 fmt::format("{} from pair {} on", still ? "standing still" : "scaled", first));
 }
 
 std::string legend(const RopePlot& plot) {
