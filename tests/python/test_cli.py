@@ -861,8 +861,8 @@ def test_rope_says_in_words_which_one_it_is():
         r"  attention factor +1",
         r"  bends +pairs 0 to 28 turn as without scaling; pairs 29 to 34 go from 0\.828168 to 0\.190211 of their unscaled "
         r"frequency; pairs 35 to 63 turn 8 times as slowly",
-        r"  beside unscaled +35 of 64 pairs turn otherwise; the last one turns once in 20473565 positions, unscaled in 2559196; "
-        r"cos and sin are not stretched",
+        r"  beside unscaled +35 of 64 pairs turn otherwise; the last one turns once in 20473565 positions, unscaled in "
+        r"2559196; cos and sin are not stretched",
         r" +pair +wavelength +turned once at +unscaled +ratio",
         r" +0 +6\.283185 +7 +6\.283185 +1",
         r" +63 +2\.04\d+e\+07 +20473565 +2559196 +0\.125",
@@ -884,7 +884,9 @@ def test_rope_as_json():
     report = json.loads(rope(LLAMA31, "--json").stdout)
     assert report["ok"] is True
     (found,) = report["ropes"]
-    assert {key: found[key] for key in ("model_type", "rope_type", "base", "head_dim", "rotary_dim", "rotary_offset", "pairing")} == {
+    assert {
+        key: found[key] for key in ("model_type", "rope_type", "base", "head_dim", "rotary_dim", "rotary_offset", "pairing")
+    } == {
         "model_type": "llama",
         "rope_type": "llama3",
         "base": 500000.0,
@@ -957,7 +959,13 @@ def test_rope_draws_a_picture(tmp_path):
     assert rope(LLAMA31, "--plot", picture).returncode == OK
     drawing = ElementTree.parse(picture)
     words = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
-    for word in ("llama: rope type llama3", "without scaling", "scaled", "original length 8192", "max_position_embeddings 131072"):
+    for word in (
+        "llama: rope type llama3",
+        "without scaling",
+        "scaled",
+        "original length 8192",
+        "max_position_embeddings 131072",
+    ):
         assert word in words
     assert "scaled from pair 29 on" in words
     curves = list(drawing.iter("{http://www.w3.org/2000/svg}polyline"))

@@ -250,8 +250,7 @@ PUBLISHED = [
     ),
     published(
         "Llama 3.2 1B, as written today",
-        geometry("llama", 2048, 32, head_dim=64)
-        | {"rope_parameters": LLAMA3_KEYS | {"factor": 32.0, "rope_theta": 500000.0}},
+        geometry("llama", 2048, 32, head_dim=64) | {"rope_parameters": LLAMA3_KEYS | {"factor": 32.0, "rope_theta": 500000.0}},
         5e5,
         64,
         LLAMA3 | {"factor": 32.0},
@@ -354,9 +353,7 @@ PUBLISHED = [
         rotary_offset=128,
         pairing="interleaved",
     ),
-    published(
-        "gpt-oss", GPT_OSS, 150000, 64, {"type": "yarn", "factor": 32.0, "original_length": 4096, "truncate": False}
-    ),
+    published("gpt-oss", GPT_OSS, 150000, 64, {"type": "yarn", "factor": 32.0, "original_length": 4096, "truncate": False}),
     published("GLM-4 9B 0414", geometry("glm4", 4096, 32, head_dim=128, rope_theta=10000.0), 1e4, 64, pairing="interleaved"),
     published("GLM-4.5", geometry("glm4_moe", 5120, 96, head_dim=128, rope_theta=1000000), 1e6, 64),
     published("GPT-NeoX 20B", geometry("gpt_neox", 6144, 64, rotary_pct=0.25, rotary_emb_base=10000), 1e4, 24),
@@ -372,9 +369,7 @@ PUBLISHED = [
     published(
         "HunYuan A13B",
         geometry("hunyuan_v1_moe", 4096, 32, rope_theta=10000.0)
-        | {
-            "rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "type": "dynamic"}
-        },
+        | {"rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "type": "dynamic"}},
         1e4,
         128,
         {"type": "alpha", "alpha": 1000.0},
@@ -697,7 +692,13 @@ def scaled(**keys):
             "rope_theta",
             "500000",
         ),
-        (HEADS | {"rope_parameters": {"a": {"rope_type": "default"}, "factor": 2.0}}, {}, "RP029", "rope_parameters.factor", ""),
+        (
+            HEADS | {"rope_parameters": {"a": {"rope_type": "default"}, "factor": 2.0}},
+            {},
+            "RP029",
+            "rope_parameters.factor",
+            "",
+        ),
         (
             gguf("qwen2", **HEAD, **{"rope.freq_base": 1e6, "rope.scaling.factor": 2.0, "rope.scale_linear": 4.0}),
             {},
@@ -826,21 +827,74 @@ def test_what_is_no_config(tmp_path):
 # ---- Anything at all
 
 KEYS = (
-    "rope_theta rope_scaling rope_parameters rope_type type factor original_max_position_embeddings head_dim hidden_size "
-    "num_attention_heads max_position_embeddings partial_rotary_factor rotary_dim rotary_pct text_config model_type "
-    "beta_fast beta_slow attention_factor mscale mscale_all_dim truncate low_freq_factor high_freq_factor short_factor "
-    "long_factor alpha mrope_section mrope_interleaved qk_rope_head_dim qk_nope_head_dim rope_interleave full_attention "
-    "sliding_attention layer_types rope_local_base_freq general.architecture llama.rope.freq_base llama.rope.scaling.type "
-    "llama.rope.dimension_count rope_freqs.weight"
-).split()
-WORDS = "default linear dynamic yarn llama3 longrope su mrope proportional llama gemma3_text gpt_oss phi3 deepseek_v3 qwen3_vl_text"
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "rope_type",
+    "type",
+    "factor",
+    "original_max_position_embeddings",
+    "head_dim",
+    "hidden_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "partial_rotary_factor",
+    "rotary_dim",
+    "rotary_pct",
+    "text_config",
+    "model_type",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "low_freq_factor",
+    "high_freq_factor",
+    "short_factor",
+    "long_factor",
+    "alpha",
+    "mrope_section",
+    "mrope_interleaved",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "rope_interleave",
+    "full_attention",
+    "sliding_attention",
+    "layer_types",
+    "rope_local_base_freq",
+    "general.architecture",
+    "llama.rope.freq_base",
+    "llama.rope.scaling.type",
+    "llama.rope.dimension_count",
+    "rope_freqs.weight",
+)
+WORDS = (
+    "default",
+    "linear",
+    "dynamic",
+    "yarn",
+    "llama3",
+    "longrope",
+    "su",
+    "mrope",
+    "proportional",
+    "llama",
+    "gemma3_text",
+    "gpt_oss",
+    "phi3",
+    "deepseek_v3",
+    "qwen3_vl_text",
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
-    st.sampled_from([0, 1, 2, 4, 8, 64, -1, 2**31, 2**63, 2**70, 0.25, 0.5, 1e4, 5e5, 1e300, 1e-300, float("nan"), float("inf")]),
+    st.sampled_from(
+        [0, 1, 2, 4, 8, 64, -1, 2**31, 2**63, 2**70, 0.25, 0.5, 1e4, 5e5, 1e300, 1e-300, float("nan"), float("inf")]
+    ),
     st.floats(),
     st.text(max_size=5),
-    st.sampled_from(WORDS.split()),
+    st.sampled_from(WORDS),
     st.lists(st.sampled_from([1, 1.0, 2.5, 0, "1"]), max_size=5),
 )
 JUNK = st.recursive(

@@ -65,9 +65,7 @@ class YarnScaling:
     def mscale_all_dim(self) -> float | None: ...
 
 class Llama3Scaling:
-    def __init__(
-        self, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
-    ) -> None: ...
+    def __init__(self, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int) -> None: ...
     @property
     def factor(self) -> float: ...
     @property
@@ -109,13 +107,7 @@ class ProportionalScaling:
     def factor(self) -> float: ...
 
 Scaling = (
-    LinearScaling
-    | DynamicNtkScaling
-    | NtkAlphaScaling
-    | YarnScaling
-    | Llama3Scaling
-    | LongRopeScaling
-    | ProportionalScaling
+    LinearScaling | DynamicNtkScaling | NtkAlphaScaling | YarnScaling | Llama3Scaling | LongRopeScaling | ProportionalScaling
 )
 
 class Rope:
