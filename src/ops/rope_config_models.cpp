@@ -220,9 +220,13 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
 }  // namespace
 
 const Model* find_model(std::string_view model_type) {
-  const auto* found =
-      std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) { return m.type == model_type; });
-  return found != std::end(kModels) ? found : nullptr;
+  for (std::string_view suffix : {"", "_text"}) {
+    for (const Model& model : kModels) {
+      const std::string_view type = model.type;
+      if (type.starts_with(model_type) && type.substr(model_type.size()) == suffix) return &model;
+    }
+  }
+  return nullptr;
 }
 
 const GgufArchitecture* find_gguf_architecture(std::string_view name) {

@@ -39,7 +39,7 @@ struct Model {
   std::string_view unsupported = {};  // why no Rope can do what it does
 };
 
-// nullptr for one that is not known.
+// Of a text model, or of a multimodal one whose text model's type ends in _text; nullptr for one that is not known.
 const Model* find_model(std::string_view model_type);
 
 struct GgufArchitecture {

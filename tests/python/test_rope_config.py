@@ -448,6 +448,19 @@ def test_sections_are_laid_out_as_the_model_has_them():
         np.testing.assert_array_equal(turned(rope, positions, 128), turned(right, positions, 128))
 
 
+def test_a_multimodal_models_own_type_will_do():
+    config = {"model_type": "gemma3", "text_config": {"head_dim": 8}}
+    assert Rope.layer_types(config) == ["sliding_attention", "full_attention"]
+    assert Rope.from_config({"model_type": "qwen3_vl", "text_config": {"head_dim": 128}}).num_axes == 3
+
+
+def test_the_innermost_text_model_is_read():
+    text = {"model_type": "qwen2_5_omni_text", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0}
+    config = {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": text, "audio_config": {"head_dim": 3}}}
+    rope = Rope.from_config(config)
+    assert (rope.rotary_dim, rope.num_axes) == (128, 3)
+
+
 def test_layer_types():
     assert Rope.layer_types(GEMMA3_12B) == ["sliding_attention", "full_attention"]
     assert Rope.layer_types(GEMMA4) == ["sliding_attention", "full_attention"]
