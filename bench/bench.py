@@ -6,6 +6,7 @@ every round; shares and factors are medians over rounds of the quotient, so that
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -15,9 +16,11 @@ import subprocess
 import sys
 import time
 
+import ml_dtypes
 import numpy as np
 import plots
 import ropepool
+from peers import at_line
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODELS = ("llama-3-8b", "smollm2-135m", "qwen2.5-0.5b", "gemma-2-9b", "phi-2")
@@ -25,7 +28,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 TOKENS = (1, 8, 64, 512, 4096)
 SLOTS = 65536
 CACHED_TOKENS = 7  # the most of which the op stores all through the caches
-PARTS = ("lines", "cached", "threads", "growth", "calls", "peers")
+PARTS = ("lines", "cached", "forms", "threads", "growth", "calls", "peers")
 PEERS = {  # as in bench/peers.py
     "torch-eager": "eager",
     "torch-compiled": "compiled",
@@ -110,6 +113,60 @@ def python_calls(options):
     return {name: {"min": min(taken[1:]), "median": statistics.median(taken[1:])} for name, taken in times.items()}
 
 
+def ropes():
+    """The forms of a Rope that the kernel treats in another way than a plain one, for heads of 128."""
+    angles = np.arange(8192)[:, None] * 500000.0 ** (-np.arange(64) / 64)
+    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+    return {
+        "plain": ropepool.Rope(500000.0, rotary_dim=128),
+        "interleaved pairs": ropepool.Rope(500000.0, rotary_dim=128, pairing="interleaved"),
+        "the first half of each head": ropepool.Rope(500000.0, rotary_dim=64),
+        "the last half of each head, interleaved": ropepool.Rope(
+            500000.0, rotary_dim=64, rotary_offset=64, pairing="interleaved"
+        ),
+        "M-RoPE": ropepool.Rope(500000.0, rotary_dim=128, sections=[16, 24, 24]),
+        "a table": ropepool.Rope(rotary_dim=128, cos_sin=table),
+        "two sets": ropepool.Rope.join([ropepool.Rope(base, rotary_dim=128) for base in (1e4, 5e5)]),
+    }
+
+
+def measure_forms(options):
+    """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns."""
+    tokens, slots, random = 4096, SLOTS, np.random.default_rng(0)
+    q, k, v = (
+        at_line(random.standard_normal((tokens, heads, 128), np.float32).astype(ml_dtypes.bfloat16)) for heads in (32, 8, 8)
+    )
+    pools = [at_line(np.zeros((slots, 8, 128), ml_dtypes.bfloat16)) for _ in range(2)]
+    outputs = {"q_out": at_line(q), "k_out": at_line(k)}
+    positions = np.arange(1000, 1000 + tokens)
+    runners = {}
+    for name, rope in ropes().items():
+        mine = {"rope": rope, "rope_sets": np.zeros(tokens, np.int32) if rope.num_sets > 1 else None}
+        place = np.stack([positions] * 3) if rope.num_axes > 1 else positions
+        walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
+
+        def run(place=place, walk=walk, mine=mine):
+            ropepool.rope_pool_fused(
+                q, k, v, place, next(walk), *pools, head_dim=128, num_qo_heads=32, num_kv_heads=8, **mine, **outputs
+            )
+
+        runners[name] = run
+    threads = ropepool.get_num_threads()
+    ropepool.set_num_threads(1)
+    times, start = {name: [] for name in runners}, time.perf_counter()
+    while time.perf_counter() - start < 4 * options.seconds or min(map(len, times.values())) < 8:
+        for name in random.permutation(list(runners)):
+            begin = time.perf_counter()
+            runners[name]()
+            times[name].append(time.perf_counter() - begin)
+    ropepool.set_num_threads(threads)
+    plain = np.array(times["plain"])
+    return {
+        name: {"median": statistics.median(taken), "times_plain": float(np.median(np.array(taken) / plain))}
+        for name, taken in times.items()
+    }
+
+
 def measure_calls(options):
     output = options.out / "part.json"
     command = [options.program, "--calls", f"--seconds={options.seconds}", f"--json={output}"]
@@ -179,7 +236,13 @@ def measure(options):
         "short": options.seconds < SHORT_SECONDS,
         "load_before": os.getloadavg()[0],
     }
-    measures = {"lines": measure_lines, "cached": measure_cached, "threads": measure_threads, "growth": measure_growth}
+    measures = {
+        "lines": measure_lines,
+        "cached": measure_cached,
+        "forms": measure_forms,
+        "threads": measure_threads,
+        "growth": measure_growth,
+    }
     measures |= {"calls": measure_calls, "peers": measure_peers}
     for part in PARTS:
         if part in options.parts:
@@ -197,7 +260,9 @@ def microseconds(seconds):
 
 def all_lines(results):
     growth = results.get("growth", {"tokens": [], "slots": []})
-    return results.get("lines", []) + results.get("cached", []) + results.get("threads", []) + growth["tokens"] + growth["slots"]
+    return (
+        results.get("lines", []) + results.get("cached", []) + results.get("threads", []) + growth["tokens"] + growth["slots"]
+    )
 
 
 def setting(line):
@@ -243,6 +308,8 @@ def show(results, options):
         "medians in us; shares above 1.00: the op is faster than the copy; peers: their time in times of the op's, 1 thread\n"
     )
     print(table(results))
+    for name, form in results.get("forms", {}).items():
+        print(f"4,096 tokens, bfloat16, rope with {name}: {microseconds(form['median'])} us, {form['times_plain']:.2f} x plain")
     if "calls" in results:
         calls = ", ".join(f"{name} {1e9 * taken['median']:,.0f}" for name, taken in results["calls"].items())
         print(f"\na call of one head and one token, ns: {calls}")

@@ -61,6 +61,7 @@ nb::dict to_dict(const CatalogEntry& entry) {
 }  // namespace
 
 NB_MODULE(_ext, module) {
+  nb::set_leak_warnings(false);  // a Rope that a module holds lives until the interpreter goes
   load_errors();
   load_array_libraries();
   add_rope(module);

@@ -27,7 +27,7 @@ enum class Refusal : int {
   overlap = 19,  // RP019: {argument} must share no memory with {other}
   slot_out_of_range = 20,  // RP020: slots[{token}] is {slot}, but the pools have {num_slots} slots
   position_out_of_range = 21,  // RP021: positions[{token}] is {position}, beyond +-2147483647
-  rope_form_unsupported = 22,  // RP022: Rope: {argument} must be {expected}, got {actual}
+  rope_form_unsupported = 22,  // RP022: Rope: {argument} must be {requirement}, got {actual}
   rope_wider_than_heads = 23,  // RP023: the rope turns lanes {first} to {last}, but heads have {head_dim}
   rope_sets_unsuitable = 24,  // RP024: rope_sets must be {expected}, got {actual}
   rope_set_out_of_range = 25,  // RP025: rope_sets[{token}] is {set}, but the rope has {num_sets} sets

@@ -120,7 +120,7 @@ class ROPEPOOL_API Rope {
   static Result<Rope> from_frequencies(const std::vector<double>& frequencies, const RopeForm& form);
   // cos and sin of the caller's own: [positions, rotary_dim], the cos of all pairs, then their sin; float32, float16 or
   // bfloat16, on the CPU, with an innermost stride of 1. It is read at each call and must outlive the Rope. Positions outside
-  // it are refused (RP021). `form` has neither base nor scaling nor attention_scale.
+  // it are refused (RP026). `form` has neither base nor scaling nor attention_scale.
   static Result<Rope> from_table(const Tensor& cos_sin, const RopeForm& form);
   // Several ropes that differ in nothing but frequencies and attention scale as one with a set for each of theirs, so that
   // tokens of one call may use different ones: say which by RopePoolFusedArgs::rope_sets.

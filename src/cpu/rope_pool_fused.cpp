@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "core/index_array.h"
 #include "core/rope_pool_fused_call.h"
@@ -26,7 +27,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Lanes: how a dtype becomes float32 and back, rounded once, to nearest even; denormals and NaN are kept.
 
-// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half.
+// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half. The scalar target has no
+// pairs of lanes, and SVE's vectors can't be members.
+constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {
   hn::Vec<D> first, second;
@@ -53,8 +56,7 @@ struct F32 {
 struct BF16 {
   using Lane = std::uint16_t;
   // Two lanes in 32 bits become float32 by a shift and by a mask, without widening or narrowing: twice the speed on AVX-512.
-  // The scalar target has no pairs of lanes.
-  static constexpr bool kInTwos = HWY_TARGET != HWY_SCALAR, kEvenOdd = kInTwos;
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = kInTwos;
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::RebindToUnsigned<D> d32;
@@ -109,7 +111,7 @@ struct BF16 {
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 struct F16 {
   using Lane = std::uint16_t;
-  static constexpr bool kInTwos = true, kEvenOdd = false;  // whole vectors are loaded and stored so
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = false;  // whole vectors are loaded and stored so
   template <class D>
   static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
     const hn::Repartition<std::uint16_t, D> d16;
@@ -197,7 +199,7 @@ struct F16 {
 
 constexpr int kMaxFloats = static_cast<int>(hn::MaxLanes(hn::ScalableTag<float>()));
 
-// Calls f(d, i) for i from 0 to count in steps of whole vectors, then of halves of them, down to kMinLanes lanes: the same
+// Calls f(d, i) for i up to count in steps of whole vectors, then of quarters of them, down to kMinLanes lanes: the same
 // operations on every lane, wherever it stands.
 template <int kMaxLanes, int kMinLanes = 1, class F>
 HWY_INLINE void for_lanes(std::int64_t i, std::int64_t count, F f) {
@@ -205,7 +207,7 @@ HWY_INLINE void for_lanes(std::int64_t i, std::int64_t count, F f) {
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
   for (; i + step <= count; i += step) f(d, i);
   if constexpr (kMaxLanes > kMinLanes) {
-    if (i < count) for_lanes<kMaxLanes / 2, kMinLanes>(i, count, f);
+    if (i < count) for_lanes<(kMaxLanes / 4 > kMinLanes ? kMaxLanes / 4 : kMinLanes), kMinLanes>(i, count, f);
   }
 }
 
@@ -423,6 +425,16 @@ HWY_INLINE void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (i < bytes) std::memcpy(to + i, from + i, static_cast<std::size_t>(bytes - i));
 }
 
+template <class Type>
+struct Heads {
+  using Lane = typename Type::Lane;
+  std::byte* row;
+  std::int64_t stride;
+
+  Heads(const HeadRows& rows, std::int64_t index) : row(rows.row(index)), stride(rows.head_stride) {}
+  Lane* operator[](std::int64_t h) const { return reinterpret_cast<Lane*>(row + h * stride); }
+};
+
 // ---- Where turned lanes go: `at` counts from the head's first lane
 
 // Past the caches, no line is read before it is written; whole vectors go to their own boundaries only.
@@ -459,17 +471,18 @@ struct ToBoth {
   }
 };
 
-// ---- Rotation
-
-template <class Type>
-struct Heads {
-  using Lane = typename Type::Lane;
-  std::byte* row;
-  std::int64_t stride;
-
-  Heads(const HeadRows& rows, std::int64_t index) : row(rows.row(index)), stride(rows.head_stride) {}
-  Lane* operator[](std::int64_t h) const { return reinterpret_cast<Lane*>(row + h * stride); }
+template <class Type, bool kPastCaches>
+struct ToHeads {
+  Heads<Type> heads;
+  HWY_INLINE auto operator()(std::int64_t h) const { return To<typename Type::Lane, kPastCaches>{heads[h]}; }
 };
+template <class Type, bool kPastCaches>
+struct ToBothHeads {
+  Heads<Type> first, second;
+  HWY_INLINE auto operator()(std::int64_t h) const { return ToBoth<typename Type::Lane, kPastCaches>{{first[h]}, {second[h]}}; }
+};
+
+// ---- Rotation
 
 // Head h of `num_heads` of a row; of rows without gaps, the lines that end in it, since a head may share its last with the
 // next.
@@ -491,12 +504,11 @@ HWY_INLINE void copy_head(Heads<Type> to, Heads<Type> from, std::int64_t h, std:
 
 // Pairs first to first + count of heads `begin` to `end` turn by angles 0 to count; `to(h)` is where head h goes. The rotated
 // lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so that angles stay in registers.
-template <class Type, class ToHead>
+template <class Type, class ToHead, class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
 HWY_INLINE void rotate_halves(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
                               std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
-    using D = hn::ScalableTag<float>;
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
@@ -527,7 +539,7 @@ HWY_INLINE void rotate_halves(Heads<Type> heads, std::int64_t begin, std::int64_
 }
 
 // The same where lanes 2i and 2i + 1 are a pair.
-template <class Type, class ToHead>
+template <class Type, class ToHead, class D = hn::ScalableTag<float>>
 HWY_INLINE void rotate_neighbours(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t offset,
                                   std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
   const std::int64_t start = offset + 2 * first;
@@ -544,7 +556,6 @@ HWY_INLINE void rotate_neighbours(Heads<Type> heads, std::int64_t begin, std::in
 #else
   std::int64_t done = 0;  // pairs
   if constexpr (Type::kEvenOdd) {
-    using D = hn::ScalableTag<float>;
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
@@ -582,15 +593,38 @@ HWY_INLINE void pass_through(Heads<Type> heads, std::int64_t begin, std::int64_t
   }
 }
 
+template <class Type, Pairing kPairing, bool kStreamOutputs, class ToHead>
+HWY_INLINE void turn(const RopePoolFusedCall& call, const CosSin& angles, std::int64_t first, std::int64_t count,
+                     Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
+  const RopeTables& rope = *call.rope;
+  // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
+  // the other.
+  constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
+  const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
+  for (std::int64_t h = begin; h < end; h += step) {
+    if constexpr (kPairing == Pairing::neox) {
+      rotate_halves<Type>(heads, h, h + step, rope.rotary_offset, rope.num_pairs(), first, count, angles, to);
+    } else {
+      rotate_neighbours<Type>(heads, h, h + step, rope.rotary_offset, first, count, angles, to);
+    }
+  }
+  const bool last = first + count == rope.num_pairs();
+  if (last && rope.rotary_dim < call.head_dim) pass_through<Type>(heads, begin, end, call, to);
+}
+
+// Compiled once for keys and queries, where a call for each group of heads may cost a tenth.
+template <class Type, bool kStreamOutputs, class ToHead>
+HWY_NOINLINE void turn_neighbours(const RopePoolFusedCall& call, const CosSin& angles, std::int64_t first, std::int64_t count,
+                                  Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
+  turn<Type, Pairing::interleaved, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
+}
+
 // Each key/value head goes with its share of the query heads, so that stores past the caches are spread evenly over the
 // arithmetic: 4,096 tokens take 0.9 times as long as with whole rows.
-template <class Type, Pairing kPairing, bool kStreamOutputs, bool kStreamPool>
+template <class Type, Pairing kPairing, bool kStreamOutputs>
 HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, CosSin& angles) {
-  using Lane = typename Type::Lane;
-  using Out = To<Lane, kStreamOutputs>;
-  const std::int64_t half = call.rope->num_pairs(), offset = call.rope->rotary_offset;
-  const bool whole = call.rope->rotary_dim == call.head_dim;
-  const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(Lane));
+  const std::int64_t half = call.rope->num_pairs();
+  const std::int64_t head_bytes = call.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
   const bool stored = call.pool_rows[t] >= 0;
   const std::int64_t row = stored ? call.pool_rows[t] : 0;
   const Heads<Type> q(call.q, t), k(call.k, t), v(call.v, t), q_out(call.q_out, t), k_out(call.k_out, t);
@@ -599,50 +633,51 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, CosSin&
     const std::int64_t count = std::min(kMaxPairs, half - first);
     const bool last = first + count == half;
     angles_of<Type, kPairing>(call, t, first, count, angles);
-    const auto turn = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR {
-      // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head
-      // after the other.
-      constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
-      const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
-      for (std::int64_t h = begin; h < end; h += step) {
-        if constexpr (kPairing == Pairing::neox) {
-          rotate_halves<Type>(heads, h, h + step, offset, half, first, count, angles, to);
-        } else {
-          rotate_neighbours<Type>(heads, h, h + step, offset, first, count, angles, to);
-        }
+    const auto turn_to = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR
+        __attribute__((always_inline)) {
+      if constexpr (kPairing == Pairing::neox) {
+        turn<Type, kPairing, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
+      } else {
+        turn_neighbours<Type, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
       }
-      if (last && !whole) pass_through<Type>(heads, begin, end, call, to);
     };
     std::int64_t qo = 0;
     for (std::int64_t kv = 0; kv < call.num_kv_heads; ++kv) {
       if (kStreamOutputs && stored) {  // read back from memory, k_out would cost more than it does from the L1 cache
-        turn(k, kv, kv + 1, [&](std::int64_t h) { return ToBoth<Lane, kStreamOutputs>{{k_out[h]}, {k_row[h]}}; });
+        turn_to(k, kv, kv + 1, ToBothHeads<Type, kStreamOutputs>{k_out, k_row});
       } else {
-        turn(k, kv, kv + 1, [&](std::int64_t h) { return Out{k_out[h]}; });
+        turn_to(k, kv, kv + 1, ToHeads<Type, kStreamOutputs>{k_out});
       }
       if (stored && last) {
-        if constexpr (!kStreamOutputs) copy_head<kStreamPool>(k_row, k_out, kv, call.num_kv_heads, head_bytes);
-        copy_head<kStreamPool>(v_row, v, kv, call.num_kv_heads, head_bytes);
+        const auto store = [&](auto past_caches) HWY_ATTR {
+          constexpr bool kPastCaches = decltype(past_caches)::value;
+          if constexpr (!kStreamOutputs) copy_head<kPastCaches>(k_row, k_out, kv, call.num_kv_heads, head_bytes);
+          copy_head<kPastCaches>(v_row, v, kv, call.num_kv_heads, head_bytes);
+        };
+        if (kStreamOutputs || call.stream_pool) {
+          store(std::true_type());
+        } else {
+          store(std::false_type());
+        }
       }
       const std::int64_t end = call.num_qo_heads * (kv + 1) / call.num_kv_heads;
-      turn(q, qo, end, [&](std::int64_t h) { return Out{q_out[h]}; });
+      turn_to(q, qo, end, ToHeads<Type, kStreamOutputs>{q_out});
       qo = end;
     }
   }
 }
 
-template <class Type, Pairing kPairing, bool kStreamOutputs, bool kStreamPool>
+template <class Type, Pairing kPairing, bool kStreamOutputs>
 void run_tokens(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   CosSin angles;
-  for (std::int64_t t = begin; t < end; ++t) run_token<Type, kPairing, kStreamOutputs, kStreamPool>(call, t, angles);
-  if (kStreamOutputs || kStreamPool) hwy::FlushStream();  // before another thread is told that this range is done
+  for (std::int64_t t = begin; t < end; ++t) run_token<Type, kPairing, kStreamOutputs>(call, t, angles);
+  if (kStreamOutputs || call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
 }
 
 template <class Type, Pairing kPairing>
 void run_paired(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  if (call.stream_outputs) return run_tokens<Type, kPairing, true, true>(call, begin, end);
-  if (call.stream_pool) return run_tokens<Type, kPairing, false, true>(call, begin, end);
-  return run_tokens<Type, kPairing, false, false>(call, begin, end);
+  if (call.stream_outputs) return run_tokens<Type, kPairing, true>(call, begin, end);
+  return run_tokens<Type, kPairing, false>(call, begin, end);
 }
 
 template <class Type>
@@ -676,7 +711,9 @@ HWY_EXPORT(rope_pool_fused);
 cpu::RopePoolFusedKernel cpu::rope_pool_fused_kernel(std::int64_t target) {
   hwy::ChosenTarget chosen;
   chosen.Update(target);
-  return HWY_DISPATCH_TABLE(rope_pool_fused)[chosen.GetIndex()];
+  // With one target, as by -march=skylake-avx512 or by clang for ARM, Highway's table has one entry, whatever the index.
+  constexpr bool kOneTarget = (HWY_TARGETS & (HWY_TARGETS - 1)) == 0;
+  return HWY_DISPATCH_TABLE(rope_pool_fused)[kOneTarget ? 0 : chosen.GetIndex()];
 }
 }  // namespace ropepool
 #endif

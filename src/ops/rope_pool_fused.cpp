@@ -242,11 +242,11 @@ Check v_shape(const Args& a, const Facts&) {
 
 Check token_counts(const Args& a, const Facts&) {
   const bool counted = a.q.rank() == 3;  // else all that can be told is whether the two agree
-  const Shape tokens = counted ? Shape{a.q.shape[0]} : a.positions.shape;
+  const bool has_axes = num_axes(a) > 1 && a.positions.rank() == 2;
+  const Shape tokens = counted ? Shape{a.q.shape[0]} : has_axes ? Shape{a.positions.shape[1]} : a.positions.shape;
   for (const auto& [name, tensor] : {Named{"positions", &a.positions}, Named{"slots", &a.slots}}) {
-    const bool has_axes = tensor == &a.positions && num_axes(a) > 1 && tensor->rank() == 2 && tokens.rank() == 1;
-    const Shape expected = has_axes ? Shape{num_axes(a), tokens[0]} : tokens;
-    if (tensor->rank() != expected.rank() || tensor->shape != expected) {
+    const Shape expected = has_axes && tensor == &a.positions ? Shape{num_axes(a), tokens[0]} : tokens;
+    if (tensor->rank() < 1 || tensor->rank() > (has_axes ? 2 : 1) || tensor->shape != expected) {
       return Finding{"positions/slots must have one entry per token",
                      name,
                      tokens.rank() == 1 ? to_string(expected) : "(num_tokens,)",

@@ -69,6 +69,16 @@ Diagnosis diagnose(Refusal refusal, const RopePoolFusedArgs& a, const Error::Fin
       return diagnosis::slot_values(a, finding);
     case Refusal::position_out_of_range:
       return diagnosis::position_values(a, finding);
+    case Refusal::rope_wider_than_heads:
+      return diagnosis::rope_fits(a, finding);
+    case Refusal::rope_sets_unsuitable:
+      return diagnosis::rope_sets(a, finding);
+    case Refusal::rope_set_out_of_range:
+      return diagnosis::rope_set_values(a, finding);
+    case Refusal::position_outside_table:
+      return diagnosis::table_positions(a, finding);
+    default:  // of making a Rope, which has its own
+      return {};
   }
   return {};
 }

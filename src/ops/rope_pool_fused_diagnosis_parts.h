@@ -22,7 +22,7 @@ using fmt::format;
 
 // ---- Arguments by name
 
-inline std::array<std::pair<const char*, const Tensor*>, 9> all_arrays(const Args& a) {
+inline std::array<std::pair<const char*, const Tensor*>, 10> all_arrays(const Args& a) {
   return {{{"q", &a.q},
            {"k", &a.k},
            {"v", &a.v},
@@ -31,7 +31,8 @@ inline std::array<std::pair<const char*, const Tensor*>, 9> all_arrays(const Arg
            {"k_pool", &a.k_pool},
            {"v_pool", &a.v_pool},
            {"q_out", &a.q_out},
-           {"k_out", &a.k_out}}};
+           {"k_out", &a.k_out},
+           {"rope_sets", &a.rope_sets}}};
 }
 
 // nullptr where no array has the name.
@@ -135,5 +136,9 @@ Diagnosis geometry(const Args&, const Finding&);
 Diagnosis rope(const Args&, const Finding&);
 Diagnosis slot_values(const Args&, const Finding&);
 Diagnosis position_values(const Args&, const Finding&);
+Diagnosis rope_fits(const Args&, const Finding&);
+Diagnosis rope_sets(const Args&, const Finding&);
+Diagnosis rope_set_values(const Args&, const Finding&);
+Diagnosis table_positions(const Args&, const Finding&);
 
 }  // namespace ropepool::diagnosis

@@ -138,6 +138,7 @@ Diagnosis slot_values(const Args& a, const Finding&) {
 }
 
 Diagnosis position_values(const Args& a, const Finding&) {
+  if (!is_1d(a.positions)) return {};  // M-RoPE
   const std::int64_t bad = look_at(a.positions, -kMaxInt32, kMaxInt32).bad;
   if (bad == kMaxUint32)
     return {"4294967295 is -1 read as an unsigned number: a padding position",

@@ -142,6 +142,8 @@ std::string expectation_of(Refusal refusal) {
       return "an innermost stride of 1";
     case Refusal::output_unsuitable:
       return "writable";
+    case Refusal::rope_sets_unsuitable:
+      return "int32 or int64";
     default:
       return "cpu";
   }
@@ -162,6 +164,13 @@ TEST(FindRefusal, ByAMessageInsideOtherText) {
                                                                     {"{num_slots}", "16"},
                                                                     {"{position}", "-2147483648"},
                                                                     {"{dtype}", "float64"},
+                                                                    {"{requirement}", "even and at least 2"},
+                                                                    {"{first}", "32"},
+                                                                    {"{last}", "95"},
+                                                                    {"{head_dim}", "64"},
+                                                                    {"{set}", "-1"},
+                                                                    {"{num_sets}", "2"},
+                                                                    {"{rows}", "4096"},
                                                                     {"{q.shape}", "(4, 8, 64)"},
                                                                     {"{k.shape}", "(4, 2, 64)"},
                                                                     {"{v.shape}", "(4, 10, 64)"},
@@ -199,7 +208,7 @@ TEST(FindRefusal, FindsNothingInUnrelatedText) {
            "\n",
            "0",
            "00",
-           "22",
+           "99",
            "99",
            "-6",
            "6.5",
@@ -207,7 +216,7 @@ TEST(FindRefusal, FindsNothingInUnrelatedText) {
            "RP",
            "rp",
            "RP000",
-           "RP022",
+           "RP099",
            "RP999",
            "RP0066",
            "RP006x",

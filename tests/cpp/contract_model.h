@@ -31,14 +31,13 @@ class ContractModel {
     return false;
   }
 
-  // The numbers of all that apply, in order.
+  // The numbers of all that apply to a call without a Rope, in order.
   std::vector<int> refusals() const {
     const bool applies[] = {r1(),  r2(),  r3(),  r4(),  r5(),  r6(),  r7(),  r8(),  r9(),  r10(), r11(),
                             r12(), r13(), r14(), r15(), r16(), r17(), r18(), r19(), r20(), r21()};
-    static_assert(std::size(applies) == kNumRefusals);
     std::vector<int> result;
-    for (int i = 0; i < kNumRefusals; ++i) {
-      if (applies[i]) result.push_back(i + 1);
+    for (std::size_t i = 0; i < std::size(applies); ++i) {
+      if (applies[i]) result.push_back(static_cast<int>(i) + 1);
     }
     return result;
   }

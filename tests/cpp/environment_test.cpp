@@ -12,7 +12,7 @@ namespace ropepool::test {
 namespace {
 
 std::string output_of(const std::string& environment, const std::string& mode) {
-  const std::string command = "env -u ROPEPOOL_TARGET -u ROPEPOOL_NUM_THREADS " + environment + " '" ROPEPOOL_PROBE "' " + mode;
+  const std::string command = "env -u ROPEPOOL_TARGET -u ROPEPOOL_NUM_THREADS " + environment + " " ROPEPOOL_PROBE " " + mode;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "no pipe";
   std::string text;

@@ -100,14 +100,14 @@ TEST_P(OwnExecutor, ChangesItsWidthWhileItWorks) {
     for (int i = 0; !stop; ++i) EXPECT_TRUE(set_num_threads(1 + i % 5).ok());
   });
   std::int64_t sum = 0;
-  for (int repeat = 0; repeat < (kSanitized ? 200 : 1000); ++repeat) {
+  for (int repeat = 0; repeat < (kSlow ? 200 : 1000); ++repeat) {
     std::atomic<std::int64_t> done{0};
     own_executor().parallel_for(20, [&](std::int64_t begin, std::int64_t end) { done += end - begin; });
     sum += done;
   }
   stop = true;
   changer.join();
-  EXPECT_EQ(sum, (kSanitized ? 200 : 1000) * 20);
+  EXPECT_EQ(sum, (kSlow ? 200 : 1000) * 20);
 }
 
 // Workers that have nothing to do sleep. This is about the time that this process works, which a busy machine makes no longer.

@@ -58,7 +58,7 @@ Tensor random_view_of_one_array(Random& random, const Tensor& whole) {
 
 TEST(Overlap, IsNeverMissed) {
   Random random(1);
-  const int kCases = kSanitized ? 4000 : 40000;
+  const int kCases = kSlow ? 4000 : 40000;
   int apart = 0, told = 0;
   for (int n = 0; n < kCases; ++n) {
     const Tensor a = random_tensor(random), b = random_tensor(random);
@@ -81,7 +81,7 @@ TEST(Overlap, IsNeverMissed) {
 TEST(Overlap, IsNeverMissedAmongViewsOfOneArray) {
   Random random(2);
   int shared = 0, told = 0, apart = 0;
-  for (int n = 0; n < (kSanitized ? 2000 : 20000); ++n) {
+  for (int n = 0; n < (kSlow ? 2000 : 20000); ++n) {
     const Tensor whole = Tensor::contiguous(reinterpret_cast<void*>(kBase), DType::bf16,
                                             Shape{uniform(random, 1, 5), uniform(random, 1, 5), uniform(random, 1, 6)});
     const Tensor a = random_view_of_one_array(random, whole), b = random_view_of_one_array(random, whole);

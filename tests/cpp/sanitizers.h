@@ -1,4 +1,5 @@
-// Which sanitizer the tests are built with: work is cut down where one makes it slow, and what one can't follow is left out.
+// Which sanitizer the tests are built with: work is cut down where it or an emulator makes them slow, and what one can't follow
+// is left out.
 #pragma once
 
 namespace ropepool::test {
@@ -27,6 +28,12 @@ inline constexpr bool kAddressSanitizer = false;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
-inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
+#if defined(ROPEPOOL_EMULATED)
+inline constexpr bool kEmulated = true;
+#else
+inline constexpr bool kEmulated = false;
+#endif
+
+inline constexpr bool kSlow = kThreadSanitizer || kAddressSanitizer || kEmulated;
 
 }  // namespace ropepool::test

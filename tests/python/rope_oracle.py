@@ -2,7 +2,6 @@
 
 import mpmath
 import numpy as np
-
 import ropepool
 from oracle import ANGLE_ERROR, ARITHMETIC_ERROR, SMALLEST_FLOAT32, ulp
 

@@ -796,7 +796,7 @@ def test_set_num_threads(num_threads):
 def test_rope_and_angles_types():
     assert check(**arguments(rope=None)) == []
     for value in ("linear", {}, 1, False):
-        with pytest.raises(TypeError, match="rope takes only None in this version"):
+        with pytest.raises(TypeError, match=r"rope must be a ropepool\.Rope, not "):
             check(**arguments(rope=value))
     for value in (None, 1, b"exact"):
         with pytest.raises(TypeError, match="angles must be a string, not "):
@@ -1093,23 +1093,36 @@ def test_everything_public_is_documented():
     for name in ropepool.__all__:
         assert name == "__version__" or getattr(ropepool, name).__doc__
     text = rope_pool_fused.__doc__
-    for word in ("2104.09864", "GPT-NeoX", "[num_tokens, num_qo_heads, head_dim]", "radians", "Threads", "come later"):
+    for word in ("2104.09864", "GPT-NeoX", "[num_tokens, num_qo_heads, head_dim]", "radians", "Threads", "M-RoPE"):
         assert word in text
 
 
 def stub_functions():
+    """Name or Class.name -> parameters, of functions and methods; properties have none."""
     stub = ast.parse(pathlib.Path(ropepool.__file__).with_name("_ext.pyi").read_text())
-    return {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}
+    for owner in (node for node in stub.body if isinstance(node, ast.ClassDef) and not node.bases):
+        for node in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
+            if not any(isinstance(mark, ast.Name) and mark.id == "property" for mark in node.decorator_list):
+                functions[f"{owner.name}.{node.name}"] = node.args
+    return functions
 
 
 def runtime_functions():
     """The same of the extension. inspect can't read nanobind's functions, but they hold their signature as text."""
-    functions = {name: value for name, value in vars(ropepool._ext).items() if callable(value)}
-    texts = {
-        name: value.__nb_signature__[0][0] if hasattr(value, "__nb_signature__") else f"def {name}{inspect.signature(value)}"
-        for name, value in functions.items()
-    }
-    return {name: ast.parse(f"{text}: ...").body[0].args for name, text in texts.items()}
+    functions = {name: value for name, value in vars(ropepool._ext).items() if callable(value) and not isinstance(value, type)}
+    for owner in (value for value in vars(ropepool._ext).values() if isinstance(value, type)):
+        for name, value in vars(owner).items():
+            if hasattr(value, "__nb_signature__"):
+                functions[f"{owner.__name__}.{name}"] = value
+
+    def text(name, value):
+        if not hasattr(value, "__nb_signature__"):
+            return f"def {name}{inspect.signature(value)}"
+        signature, _, defaults = value.__nb_signature__[0]
+        return re.sub(r"\\(\d+)", lambda match: repr(defaults[int(match[1])]), signature)
+
+    return {name: ast.parse(f"{text(name, value)}: ...").body[0].args for name, value in functions.items()}
 
 
 def test_stubs_fit_the_extension():
