@@ -36,7 +36,7 @@ SITE = ROOT / "build" / "site"
 # Where a link to a file of the repository that is no page of the site leads: "" leaves the words without a link.
 REPOSITORY_URL = os.environ.get("ROPEPOOL_REPOSITORY_URL", "")
 
-COMMANDS = ("run", "check", "errors", "explain", "bench", "doctor")
+COMMANDS = ("run", "check", "errors", "explain", "rope", "bench", "doctor")
 
 
 # ---- Text

@@ -38,6 +38,14 @@ struct ExplainOptions {
 };
 Exit explain(const ExplainOptions& options);
 
+struct RopeOptions {
+  std::string input;
+  std::optional<std::string> layer_type, plot;
+  std::optional<std::int64_t> length;
+  bool json = false;
+};
+Exit rope(const RopeOptions& options);
+
 struct DoctorOptions {
   bool json = false;
 };

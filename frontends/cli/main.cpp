@@ -35,6 +35,7 @@ constexpr char kMain[] =
     "  ropepool check step.safetensors               would it be refused, and why\n"
     "  ropepool explain RP006                        what a refusal means and how to mend it\n"
     "  python serve.py 2>&1 | ropepool explain -     the same, found in a log\n"
+    "  ropepool rope config.json                     which rope a model's config means\n"
     "  ropepool bench                                how fast it is here, beside copies of the same bytes\n"
     "  ropepool doctor                               what to paste in a bug report\n"
     "`ropepool COMMAND --help` says more.\n\n"
@@ -83,6 +84,16 @@ constexpr char kExplain[] =
     "  ropepool explain v-shape-mismatch\n"
     "  ropepool explain 'v shape must match k shape, got (4, 10, 64) vs (4, 2, 64)'\n"
     "  ropepool explain - < server.log\n\n";
+
+constexpr char kRope[] =
+    "CONFIG is a config.json of Hugging Face, as it is today (rope_parameters) or was before (rope_theta, rope_scaling), or\n"
+    "GGUF metadata of llama.cpp as one JSON object. Keys that have nothing to do with the rope are ignored; an unknown rope\n"
+    "type, a missing key and one that contradicts another are refused. A model with several ropes is told in all of them,\n"
+    "unless --layer-type names one. The wavelength of a pair is the positions that it takes to turn once.\n\n"
+    "Examples:\n"
+    "  ropepool rope config.json\n"
+    "  ropepool rope gemma-3/ --layer-type full_attention --plot rope.svg\n"
+    "  ropepool rope config.json --length 131072 --json | jq '.ropes[0].sets[0].pairs[] | .ratio'\n\n";
 
 constexpr char kBench[] =
     "The floor is a copy of what the op reads and writes, into the same pool rows, without its arithmetic: the best of\n"
@@ -174,6 +185,16 @@ Exit run_tool(int argc, char** argv) {
     }
     chosen = [&] { return explain(explain_options); };
   });
+
+  RopeOptions rope_options;
+  command = add_command(app, "rope", "Say which rope a model's config means", kRope, rope_options.json);
+  command->add_option("CONFIG", rope_options.input, "a config.json, or the folder that holds it; - for standard input")
+      ->required();
+  command->add_option("--layer-type", rope_options.layer_type, "of a model with several ropes this one, such as full_attention")
+      ->type_name("NAME");
+  add_number(*command, "--length", rope_options.length, "the most tokens a sequence may get, where frequencies follow from it");
+  command->add_option("--plot", rope_options.plot, "draw the wavelengths of all pairs into this SVG file")->type_name("FILE");
+  command->callback([&] { chosen = [&] { return rope(rope_options); }; });
 
   DoctorOptions doctor_options;
   command =

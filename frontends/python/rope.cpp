@@ -1,5 +1,7 @@
 #include "rope.h"
 
+#include <ropepool/rope_config.h>
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -62,6 +64,31 @@ PyRope join(const std::vector<nb::object>& ropes) {
     joined.push_back(nb::inst_ptr<PyRope>(rope)->rope);
   }
   return {made(Rope::join(joined))};
+}
+
+// The text of a config: a dict's as JSON, a file's as it is. A folder is that of a model.
+std::string text_of_config(nb::handle config) {
+  if (PyDict_Check(config.ptr())) return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(config));
+  const nb::module_ os = nb::module_::import_("os");
+  if (!PyUnicode_Check(config.ptr()) && !nb::isinstance(config, os.attr("PathLike"))) {
+    raise_type_error("config must be a dict or a path, not %U", nb::inst_name(config).ptr());
+  }
+  nb::object path = os.attr("fspath")(config);
+  if (nb::cast<bool>(os.attr("path").attr("isdir")(path))) path = os.attr("path").attr("join")(path, "config.json");
+  nb::object text = nb::module_::import_("pathlib").attr("Path")(path).attr("read_bytes")();
+  const auto bytes = nb::cast<nb::bytes>(text);
+  return {bytes.c_str(), bytes.size()};
+}
+
+PyRope from_config(nb::handle config, std::optional<std::string> layer_type, std::optional<std::int64_t> length) {
+  const std::string json = text_of_config(config);
+  return {made(rope_from_config(json, {std::move(layer_type), length}))};
+}
+
+std::vector<std::string> layer_types(nb::handle config) {
+  auto types = rope_layer_types(text_of_config(config));
+  if (!types) raise(types.error());
+  return std::move(types.value());
 }
 
 void check_set(const PyRope& self, std::int64_t set) {
@@ -133,20 +160,25 @@ void add_rope(nb::module_& module) {
   nb::class_<LongRopeScaling>(
       module, "LongRopeScaling",
       "A factor for each pair; one list for sequences up to original_length tokens, one for longer ones. "
-      "Config: longrope.\n\nThe Rope has two sets, 0 short and 1 long: rope_sets says which a token takes.")
+      "Config: longrope.\n\nThe Rope has two sets, 0 short and 1 long: rope_sets says which a token takes. With length it has "
+      "the "
+      "one that sequences of this length need.")
       .def(
           "__init__",
           [](LongRopeScaling* self, std::vector<double> short_factor, std::vector<double> long_factor,
-             std::int64_t original_length, double factor, std::optional<double> attention_factor) {
-            new (self)
-                LongRopeScaling{std::move(short_factor), std::move(long_factor), original_length, factor, attention_factor};
+             std::int64_t original_length, double factor, std::optional<double> attention_factor,
+             std::optional<std::int64_t> length) {
+            new (self) LongRopeScaling{
+                std::move(short_factor), std::move(long_factor), original_length, factor, attention_factor, length};
           },
-          nb::kw_only(), "short_factor"_a, "long_factor"_a, "original_length"_a, "factor"_a, "attention_factor"_a = nb::none())
+          nb::kw_only(), "short_factor"_a, "long_factor"_a, "original_length"_a, "factor"_a, "attention_factor"_a = nb::none(),
+          "length"_a = nb::none())
       .def_ro("short_factor", &LongRopeScaling::short_factor)
       .def_ro("long_factor", &LongRopeScaling::long_factor)
       .def_ro("original_length", &LongRopeScaling::original_length)
       .def_ro("factor", &LongRopeScaling::factor)
-      .def_ro("attention_factor", &LongRopeScaling::attention_factor);
+      .def_ro("attention_factor", &LongRopeScaling::attention_factor)
+      .def_ro("length", &LongRopeScaling::length);
   nb::class_<ProportionalScaling>(module, "ProportionalScaling",
                                   "Only the first `proportion` of the pairs turn, with the frequencies of the whole head. "
                                   "Config: proportional.")
@@ -175,6 +207,19 @@ Raises ContractError (RP022) for what makes no sense. A Rope never changes.)")
       .def_static("join", &join, "ropes"_a,
                   "Several ropes that differ in frequencies and attention scale alone, as one with a set for each: rope_sets "
                   "of a call says which a token takes.")
+      .def_static("from_config", &from_config, "config"_a, nb::kw_only(), "layer_type"_a = nb::none(), "length"_a = nb::none(),
+                  R"(The rope of a model, from its config.
+
+config: a dict, or the path of a config.json or of the folder that holds one. Read are rope_parameters (also one a layer type),
+rope_theta with rope_scaling (type or rope_type), partial_rotary_factor, rotary_pct, rotary_dim, head_dim or what it follows
+from, all of these inside text_config too, and GGUF metadata of llama.cpp as a dict. layer_type: which rope of a model that has
+several, such as Gemma 3. length: the most tokens a sequence may get; dynamic NTK needs it, of LongRoPE it picks the set.
+
+Raises ContractError for an unknown rope type (RP027), a missing key (RP028), keys that contradict each other (RP029) or a value
+of the wrong kind (RP030), and OSError where a file can't be read. Keys that have nothing to do with the rope are ignored.)")
+      .def_static("layer_types", &layer_types, "config"_a,
+                  "The layer types of a config that have a rope of their own, as from_config takes them; empty where one rope "
+                  "serves all layers.")
       .def_prop_ro("rotary_dim", [](const PyRope& self) { return self.rope.rotary_dim(); })
       .def_prop_ro("rotary_offset", [](const PyRope& self) { return self.rope.rotary_offset(); })
       .def_prop_ro("pairing", [](const PyRope& self) { return self.rope.pairing() == Pairing::neox ? "neox" : "interleaved"; })

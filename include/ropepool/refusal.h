@@ -32,8 +32,12 @@ enum class Refusal : int {
   rope_sets_unsuitable = 24,  // RP024: rope_sets must be {expected}, got {actual}
   rope_set_out_of_range = 25,  // RP025: rope_sets[{token}] is {set}, but the rope has {num_sets} sets
   position_outside_table = 26,  // RP026: positions[{token}] is {position}, but the rope's table has {rows} positions
+  rope_type_unknown = 27,  // RP027: Rope config: {key} names the unknown rope type {type}
+  rope_key_missing = 28,  // RP028: Rope config: {key} is missing, needed for {purpose}
+  rope_keys_contradict = 29,  // RP029: Rope config: {key} {value} contradicts {other}
+  rope_value_unsuitable = 30,  // RP030: Rope config: {key} must be {expected}, got {actual}
 };
 
-inline constexpr int kNumRefusals = 26;
+inline constexpr int kNumRefusals = 30;
 
 }  // namespace ropepool

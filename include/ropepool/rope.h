@@ -76,6 +76,7 @@ struct LongRopeScaling {
   std::int64_t original_length;
   double factor;                                // max_position_embeddings / original_length where the config has none
   std::optional<double> attention_factor = {};  // not given: sqrt(1 + ln(factor) / ln(original_length)), 1 for factor <= 1
+  std::optional<std::int64_t> length = {};      // given: the one set that sequences of this length need
 };
 
 // Only the first `proportion` of the pairs turn, with the frequencies of the whole head, over `factor`; the others stand

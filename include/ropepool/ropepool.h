@@ -6,6 +6,7 @@
 #include <ropepool/refusal.h>
 #include <ropepool/result.h>
 #include <ropepool/rope.h>
+#include <ropepool/rope_config.h>
 #include <ropepool/rope_pool_fused.h>
 #include <ropepool/runtime.h>
 #include <ropepool/tensor.h>

@@ -201,8 +201,10 @@ std::vector<FrequencySet> frequency_sets(const RopeForm& form) {
   const Forms<Exact> exact{form};
   const Forms<Float32> float32{form};
   if (const auto* s = std::get_if<LongRopeScaling>(&form.scaling)) {
+    std::vector<const std::vector<double>*> wanted = {&s->short_factor, &s->long_factor};
+    if (s->length) wanted = {*s->length > s->original_length ? &s->long_factor : &s->short_factor};
     std::vector<FrequencySet> sets;
-    for (const auto* factors : {&s->short_factor, &s->long_factor}) {
+    for (const auto* factors : wanted) {
       const double scale = long_rope_scale(*s) * form.attention_scale;
       sets.push_back(make_set(exact.long_rope(*factors), float32.long_rope(*factors), scale));
     }

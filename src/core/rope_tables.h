@@ -36,7 +36,7 @@ struct RopeTables {
 // std::bad_alloc.
 std::shared_ptr<const RopeTables> plain_rope(std::int64_t head_dim, double base);
 
-// The sets of a form that Rope::make takes: two of LongRoPE, one of all others. Throws std::bad_alloc.
+// The sets of a form that Rope::make takes: two of LongRoPE without a length, one of all others. Throws std::bad_alloc.
 std::vector<FrequencySet> frequency_sets(const RopeForm& form);
 
 // Of frequencies that are given, in radians a position.

@@ -96,7 +96,7 @@ struct ScalingRules {
     };
     return first_of(factors("short_factor", s.short_factor), factors("long_factor", s.long_factor),
                     above_zero("factor", s.factor), finite("attention_factor", s.attention_factor),
-                    at_least("original_length", 2, s.original_length));
+                    at_least("original_length", 2, s.original_length), at_least("length", 1, s.length.value_or(1)));
   }
   Found operator()(const ProportionalScaling& s) const {
     if (!(s.proportion >= 0 && s.proportion <= 1)) {

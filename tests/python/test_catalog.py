@@ -41,6 +41,10 @@ CODES = {
     "RP024": "rope-sets-unsuitable",
     "RP025": "rope-set-out-of-range",
     "RP026": "position-outside-table",
+    "RP027": "rope-type-unknown",
+    "RP028": "rope-key-missing",
+    "RP029": "rope-keys-contradict",
+    "RP030": "rope-value-unsuitable",
 }
 # So are the first lines that people search for.
 MESSAGES = [

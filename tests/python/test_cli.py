@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from xml.etree import ElementTree
 
 import ml_dtypes
 import numpy as np
@@ -28,7 +29,7 @@ if TOOL is None:
 
 OK, REFUSED, USAGE, FILE, DIFFERS, NOTHING_FITS, MACHINE = range(7)
 FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-COMMANDS = ("run", "check", "errors", "explain", "bench", "doctor")
+COMMANDS = ("run", "check", "errors", "explain", "rope", "bench", "doctor")
 
 
 def tool(*arguments, **options):
@@ -822,6 +823,177 @@ def test_doctor_waits_ten_seconds_for_a_python_that_goes_on(tmp_path):
     assert re.search(r"^front-end Python +not found", run.stdout, re.M)
 
 
+# ---- rope
+
+LLAMA31 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+GEMMA3 = {"model_type": "gemma3_text", "head_dim": 8, "rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+PLAIN = {"head_dim": 8, "rope_theta": 10000.0}
+
+
+def rope(config, *arguments):
+    return tool("rope", "-", *arguments, input=json.dumps(config))
+
+
+def test_rope_says_in_words_which_one_it_is():
+    run = rope(LLAMA31)
+    assert (run.returncode, run.stderr) == (OK, "")
+    for line in (
+        r"llama: rope type llama3",
+        r"  base +500000",
+        r"  lanes +0 to 127 of 128 turn, in 64 pairs of i and i \+ 64 \(neox\)",
+        r"  scaling +wavelengths up to 2048 are kept .* those above 8192 .* are times 8, a ramp lies between",
+        r"  original length +8192 tokens",
+        r"  longest +131072 tokens .*",
+        r"  note +factor times original_max_position_embeddings is 65536, .*: the factor rules\.",
+        r"  attention factor +1",
+        r"  bends +pairs 0 to 28 turn as without scaling; pairs 29 to 34 go from 0\.828168 to 0\.190211 of their unscaled "
+        r"frequency; pairs 35 to 63 turn 8 times as slowly",
+        r"  beside unscaled +35 of 64 pairs turn otherwise; the last one turns once in 20473565 positions, unscaled in "
+        r"2559196; cos and sin are not stretched",
+        r" +pair +wavelength +turned once at +unscaled +ratio",
+        r" +0 +6\.283185 +7 +6\.283185 +1",
+        r" +63 +2\.04\d+e\+07 +20473565 +2559196 +0\.125",
+    ):
+        assert re.search(f"^{line}$", run.stdout, re.M), line
+
+
+def test_rope_tells_of_each_rope_and_of_the_one_asked_for(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA3))
+    both = tool("rope", tmp_path)
+    assert both.stdout.startswith("gemma3_text, sliding_attention: plain RoPE\n")
+    assert "\ngemma3_text, full_attention: rope type linear\n" in both.stdout
+    one = tool("rope", tmp_path / "config.json", "--layer-type", "full_attention")
+    assert one.returncode == OK and "sliding" not in one.stdout
+    assert "all frequencies over 8" in one.stdout
+
+
+def test_rope_as_json():
+    report = json.loads(rope(LLAMA31, "--json").stdout)
+    assert report["ok"] is True
+    (found,) = report["ropes"]
+    assert {
+        key: found[key] for key in ("model_type", "rope_type", "base", "head_dim", "rotary_dim", "rotary_offset", "pairing")
+    } == {
+        "model_type": "llama",
+        "rope_type": "llama3",
+        "base": 500000.0,
+        "head_dim": 128,
+        "rotary_dim": 128,
+        "rotary_offset": 0,
+        "pairing": "neox",
+    }
+    assert found["scaling"] == {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 8192}
+    assert (found["layer_type"], found["sections"], found["max_length"]) == (None, None, 131072)
+    (chosen,) = found["sets"]
+    assert chosen["attention_factor"] == 1
+    for i, pair in enumerate(chosen["pairs"]):
+        assert pair["pair"] == i
+        assert pair["wavelength"] == pytest.approx(2 * np.pi / pair["frequency"])
+        assert pair["turned_once_at"] == np.ceil(pair["wavelength"])
+        assert pair["ratio"] == pytest.approx(pair["unscaled_wavelength"] / pair["wavelength"])
+    assert chosen["pairs"][63]["ratio"] == pytest.approx(0.125)
+
+
+def test_rope_as_json_has_sets_sections_and_pairs_that_stand_still():
+    scaling = {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [4, 4, 4, 4]}
+    long = PLAIN | {"max_position_embeddings": 32, "rope_scaling": scaling | {"original_max_position_embeddings": 8}}
+    found = json.loads(rope(long, "--json").stdout)["ropes"][0]
+    assert [pairs["pairs"][0]["ratio"] for pairs in found["sets"]] == [1, 0.25]
+    found = json.loads(rope(long, "--json", "--length", "9").stdout)["ropes"][0]
+    assert [pairs["pairs"][0]["ratio"] for pairs in found["sets"]] == [0.25]
+    found = json.loads(rope(PLAIN | {"rope_parameters": {"mrope_section": [2, 1, 1]}}, "--json").stdout)["ropes"][0]
+    assert (found["sections"], found["section_order"]) == ([2, 1, 1], "blocks")
+    assert [pair["axis"] for pair in found["sets"][0]["pairs"]] == [0, 0, 1, 2]
+    still = {"head_dim": 8, "rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+    last = json.loads(rope(still, "--json").stdout)["ropes"][0]["sets"][0]["pairs"][3]
+    assert (last["wavelength"], last["turned_once_at"], last["ratio"]) == ("inf", None, 0)
+
+
+@pytest.mark.parametrize(
+    "config, arguments, words",
+    [
+        (PLAIN, (), "powers of the base"),
+        (PLAIN | {"rope_scaling": {"type": "linear", "factor": 2.0}}, (), "all frequencies over 2"),
+        (
+            PLAIN | {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 8},
+            ("--length", 16),
+            "43267.5 for a length of 16",
+        ),
+        (PLAIN | {"rope_scaling": {"type": "dynamic", "alpha": 8.0}}, (), "stretched by alpha 8, to 160000"),
+        (
+            PLAIN | {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+            (),
+            "cos and sin are times 1.138629, so scores grow by 1.29648",
+        ),
+        (
+            {"head_dim": 8, "rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            (),
+            "pairs 0 to 1 turn as without scaling; pairs 2 to 3 stand still",
+        ),
+        ({"model_type": "gptj", "head_dim": 64, "rotary_dim": 32}, (), "in 16 pairs of 2i and 2i + 1 (interleaved)"),
+        ({"model_type": "cohere2", "head_dim": 8}, (), "Layers of type 'full_attention' do not rotate"),
+        (PLAIN | {"model_type": "mine"}, (), "model_type 'mine' is not in ropepool's table"),
+    ],
+)
+def test_rope_words_of_each_form(config, arguments, words):
+    run = rope(config, *arguments)
+    assert (run.returncode, run.stderr) == (OK, "")
+    assert words in run.stdout
+
+
+def test_rope_draws_a_picture(tmp_path):
+    picture = tmp_path / "rope.svg"
+    assert rope(LLAMA31, "--plot", picture).returncode == OK
+    drawing = ElementTree.parse(picture)
+    words = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    for word in (
+        "llama: rope type llama3",
+        "without scaling",
+        "scaled",
+        "original length 8192",
+        "max_position_embeddings 131072",
+    ):
+        assert word in words
+    assert "scaled from pair 29 on" in words
+    curves = list(drawing.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert [len(curve.get("points").split()) for curve in curves] == [64, 64]
+    assert rope(PLAIN | {"model_type": '<&"'}, "--plot", picture).returncode == OK
+    ElementTree.parse(picture)
+
+
+def test_rope_draws_one_rope_only(tmp_path):
+    run = rope(GEMMA3, "--plot", tmp_path / "rope.svg")
+    assert (run.returncode, run.stdout) == (USAGE, "")
+    assert "--layer-type sliding_attention or full_attention" in run.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_rope_refuses_what_the_library_refuses(tmp_path):
+    run = rope(PLAIN | {"rope_scaling": {"rope_type": "deepseek_yarn"}}, "--plot", tmp_path / "rope.svg")
+    assert (run.returncode, run.stdout) == (REFUSED, "")
+    assert run.stderr.startswith("ropepool: Rope config: rope_scaling.rope_type names the unknown rope type 'deepseek_yarn'\n")
+    assert "RP027 rope-type-unknown" in run.stderr
+    assert not list(tmp_path.iterdir())
+    report = json.loads(rope({}, "--json").stdout)
+    assert (report["ok"], report["error"]["code"], report["error"]["argument"]) == (False, "RP028", "head_dim")
+    assert tool("rope", "-", input="no json").returncode == REFUSED
+    assert tool("rope", tmp_path / "none.json").returncode == FILE
+    assert tool("rope", tmp_path).returncode == FILE
+
+
 # ---- Flags, terminals, pipes
 
 
@@ -865,6 +1037,9 @@ def test_version():
         ["explain"],
         ["explain", "RP006", "--nonsense"],
         ["doctor", "now"],
+        ["rope"],
+        ["rope", "a", "--length", "long"],
+        ["rope", "a", "b"],
     ],
 )
 def test_flags_that_make_no_sense(arguments):

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 from ropepool._error import ContractError
@@ -64,9 +65,7 @@ class YarnScaling:
     def mscale_all_dim(self) -> float | None: ...
 
 class Llama3Scaling:
-    def __init__(
-        self, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
-    ) -> None: ...
+    def __init__(self, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int) -> None: ...
     @property
     def factor(self) -> float: ...
     @property
@@ -85,6 +84,7 @@ class LongRopeScaling:
         original_length: int,
         factor: float,
         attention_factor: float | None = None,
+        length: int | None = None,
     ) -> None: ...
     @property
     def short_factor(self) -> list[float]: ...
@@ -96,6 +96,8 @@ class LongRopeScaling:
     def factor(self) -> float: ...
     @property
     def attention_factor(self) -> float | None: ...
+    @property
+    def length(self) -> int | None: ...
 
 class ProportionalScaling:
     def __init__(self, *, proportion: float, factor: float = 1.0) -> None: ...
@@ -105,13 +107,7 @@ class ProportionalScaling:
     def factor(self) -> float: ...
 
 Scaling = (
-    LinearScaling
-    | DynamicNtkScaling
-    | NtkAlphaScaling
-    | YarnScaling
-    | Llama3Scaling
-    | LongRopeScaling
-    | ProportionalScaling
+    LinearScaling | DynamicNtkScaling | NtkAlphaScaling | YarnScaling | Llama3Scaling | LongRopeScaling | ProportionalScaling
 )
 
 class Rope:
@@ -129,6 +125,12 @@ class Rope:
         frequencies: Sequence[float] | None = None,
         cos_sin: SupportsDLPack | None = None,
     ) -> None: ...
+    @staticmethod
+    def from_config(
+        config: dict[str, Any] | str | PathLike[str], *, layer_type: str | None = None, length: int | None = None
+    ) -> Rope: ...
+    @staticmethod
+    def layer_types(config: dict[str, Any] | str | PathLike[str]) -> list[str]: ...
     @staticmethod
     def join(ropes: Sequence[Rope]) -> Rope: ...
     @property
