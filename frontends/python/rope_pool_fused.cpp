@@ -255,7 +255,8 @@ Returns
 Raises
 ------
 ContractError
-    RP001 to RP021, a ValueError. Nothing was written. `ropepool.check` lists all that apply, `ropepool.explain` says more.
+    RP001 to RP021 and RP023 to RP026, a ValueError. Nothing was written. `ropepool.check` lists all that apply,
+    `ropepool.explain` says more.
 TypeError
     An argument is no array, or no number where one is needed; a masked array that hides something; an unexpected or missing
     argument.
