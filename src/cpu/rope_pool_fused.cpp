@@ -593,30 +593,36 @@ HWY_INLINE void pass_through(Heads<Type> heads, std::int64_t begin, std::int64_t
   }
 }
 
+// Pairs that are turned at once: all of a head, but for heads of more than 2 * kMaxPairs. A copy of its own, since the compiler
+// must take every store for one into the call.
+struct Part {
+  std::int64_t offset, half;  // as rotate_halves has them
+  std::int64_t first, count;  // pairs
+  bool pass_rest;             // whether lanes that do not turn go with these
+};
+
 template <class Type, Pairing kPairing, bool kStreamOutputs, class ToHead>
-HWY_INLINE void turn(const RopePoolFusedCall& call, const CosSin& angles, std::int64_t first, std::int64_t count,
-                     Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
-  const RopeTables& rope = *call.rope;
+HWY_INLINE void turn(const RopePoolFusedCall& call, const Part& part, const CosSin& angles, Heads<Type> heads,
+                     std::int64_t begin, std::int64_t end, ToHead to) {
   // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
   // the other.
   constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
   const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
   for (std::int64_t h = begin; h < end; h += step) {
     if constexpr (kPairing == Pairing::neox) {
-      rotate_halves<Type>(heads, h, h + step, rope.rotary_offset, rope.num_pairs(), first, count, angles, to);
+      rotate_halves<Type>(heads, h, h + step, part.offset, part.half, part.first, part.count, angles, to);
     } else {
-      rotate_neighbours<Type>(heads, h, h + step, rope.rotary_offset, first, count, angles, to);
+      rotate_neighbours<Type>(heads, h, h + step, part.offset, part.first, part.count, angles, to);
     }
   }
-  const bool last = first + count == rope.num_pairs();
-  if (last && rope.rotary_dim < call.head_dim) pass_through<Type>(heads, begin, end, call, to);
+  if (part.pass_rest) pass_through<Type>(heads, begin, end, call, to);
 }
 
 // Compiled once for keys and queries, where a call for each group of heads may cost a tenth.
 template <class Type, bool kStreamOutputs, class ToHead>
-HWY_NOINLINE void turn_neighbours(const RopePoolFusedCall& call, const CosSin& angles, std::int64_t first, std::int64_t count,
-                                  Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
-  turn<Type, Pairing::interleaved, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
+HWY_NOINLINE void turn_neighbours(const RopePoolFusedCall& call, const Part& part, const CosSin& angles, Heads<Type> heads,
+                                  std::int64_t begin, std::int64_t end, ToHead to) {
+  turn<Type, Pairing::interleaved, kStreamOutputs>(call, part, angles, heads, begin, end, to);
 }
 
 // Each key/value head goes with its share of the query heads, so that stores past the caches are spread evenly over the
@@ -632,13 +638,14 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, CosSin&
   for (std::int64_t first = 0; first < half; first += kMaxPairs) {
     const std::int64_t count = std::min(kMaxPairs, half - first);
     const bool last = first + count == half;
+    const Part part{call.rope->rotary_offset, half, first, count, last && call.rope->rotary_dim < call.head_dim};
     angles_of<Type, kPairing>(call, t, first, count, angles);
     const auto turn_to = [&](Heads<Type> heads, std::int64_t begin, std::int64_t end, auto to) HWY_ATTR
         __attribute__((always_inline)) {
       if constexpr (kPairing == Pairing::neox) {
-        turn<Type, kPairing, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
+        turn<Type, kPairing, kStreamOutputs>(call, part, angles, heads, begin, end, to);
       } else {
-        turn_neighbours<Type, kStreamOutputs>(call, angles, first, count, heads, begin, end, to);
+        turn_neighbours<Type, kStreamOutputs>(call, part, angles, heads, begin, end, to);
       }
     };
     std::int64_t qo = 0;
