@@ -144,6 +144,8 @@ std::string expectation_of(Refusal refusal) {
       return "writable";
     case Refusal::rope_sets_unsuitable:
       return "int32 or int64";
+    case Refusal::rope_value_unsuitable:
+      return "a whole number";
     default:
       return "cpu";
   }
@@ -171,6 +173,10 @@ TEST(FindRefusal, ByAMessageInsideOtherText) {
                                                                     {"{set}", "-1"},
                                                                     {"{num_sets}", "2"},
                                                                     {"{rows}", "4096"},
+                                                                    {"{key}", "rope_scaling.factor"},
+                                                                    {"{type}", "'yam'"},
+                                                                    {"{purpose}", "yarn"},
+                                                                    {"{value}", "4.0"},
                                                                     {"{q.shape}", "(4, 8, 64)"},
                                                                     {"{k.shape}", "(4, 2, 64)"},
                                                                     {"{v.shape}", "(4, 10, 64)"},
