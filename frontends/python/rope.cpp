@@ -220,6 +220,19 @@ of the wrong kind (RP030), and OSError where a file can't be read. Keys that hav
       .def_static("layer_types", &layer_types, "config"_a,
                   "The layer types of a config that have a rope of their own, as from_config takes them; empty where one rope "
                   "serves all layers.")
+      .def("__repr__",
+           [](const PyRope& self) {
+             const Rope& rope = self.rope;
+             const auto number = [](std::int64_t value) { return std::to_string(value); };
+             std::string text = "<ropepool.Rope of lanes " + number(rope.rotary_offset()) + " to " +
+                                number(rope.rotary_offset() + rope.rotary_dim() - 1) +
+                                (rope.pairing() == Pairing::neox ? ", neox" : ", interleaved");
+             if (rope.num_axes() > 1) text += ", " + number(rope.num_axes()) + " axes";
+             if (rope.num_sets() > 1) text += ", " + number(rope.num_sets()) + " sets";
+             const Tensor& table = rope.tables().table;
+             if (table.given()) text += ", a table of " + number(table.shape[0]) + " positions";
+             return text + ">";
+           })
       .def_prop_ro("rotary_dim", [](const PyRope& self) { return self.rope.rotary_dim(); })
       .def_prop_ro("rotary_offset", [](const PyRope& self) { return self.rope.rotary_offset(); })
       .def_prop_ro("pairing", [](const PyRope& self) { return self.rope.pairing() == Pairing::neox ? "neox" : "interleaved"; })

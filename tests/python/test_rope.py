@@ -420,6 +420,15 @@ def test_any_lanes_any_layout(data):
     rope_oracle.assert_turned(got, x, cos, sin, before, pairing)
 
 
+def test_a_rope_says_what_it_is():
+    assert repr(Rope(1e4, rotary_dim=64)) == "<ropepool.Rope of lanes 0 to 63, neox>"
+    rope = Rope(1e4, rotary_dim=64, rotary_offset=128, pairing="interleaved", sections=[8, 12, 12])
+    assert repr(rope) == "<ropepool.Rope of lanes 128 to 191, interleaved, 3 axes>"
+    assert repr(Rope.join([Rope(1e4, rotary_dim=8)] * 2)) == "<ropepool.Rope of lanes 0 to 7, neox, 2 sets>"
+    table = Rope(rotary_dim=8, cos_sin=np.zeros((5, 8), np.float32))
+    assert repr(table) == "<ropepool.Rope of lanes 0 to 7, neox, a table of 5 positions>"
+
+
 # ---- What is refused
 
 

@@ -125,6 +125,7 @@ class Rope:
         frequencies: Sequence[float] | None = None,
         cos_sin: SupportsDLPack | None = None,
     ) -> None: ...
+    def __repr__(self) -> str: ...
     @staticmethod
     def from_config(
         config: dict[str, Any] | str | PathLike[str], *, layer_type: str | None = None, length: int | None = None
