@@ -45,6 +45,11 @@ CODES = {
     "RP028": "rope-key-missing",
     "RP029": "rope-keys-contradict",
     "RP030": "rope-value-unsuitable",
+    "RP031": "qkv-not-2d",
+    "RP032": "qkv-width-mismatch",
+    "RP033": "qkv-order-unsuitable",
+    "RP034": "head-ops-unsuitable",
+    "RP035": "rerotate-needs-frequencies",
 }
 # So are the first lines that people search for.
 MESSAGES = [

@@ -12,7 +12,7 @@ import ropepool
 
 ENTRIES = json.loads(json.dumps(ropepool.errors()))
 GUARDS = {entry["code"]: entry["guard"] for entry in ENTRIES}
-SIGNATURE = inspect.signature(ropepool.rope_pool_fused)
+OPS = ("rope_pool_fused", "rope_pool_fused_qkv", "rope", "write_kv", "rerotate")
 GENERATOR = pathlib.Path(__file__).resolve().parents[2] / "tools" / "generate_errors.py"
 
 each_entry = pytest.mark.parametrize("entry", ENTRIES, ids=GUARDS)
@@ -20,20 +20,26 @@ each_example = pytest.mark.parametrize("which", ["failing", "mended"])
 
 
 def run(script, monkeypatch):
-    """Runs an example: the arguments of its one call of the op, by name and with defaults, and what was raised or None.
+    """Runs an example: its one call of an op, as (op, arguments by name and with defaults), and what was raised or None.
 
-    Where a Rope is refused, the call is not reached, and the arguments are None.
+    Where a Rope is refused, the call is not reached, and is None.
     """
     calls = []
-    genuine = ropepool.rope_pool_fused
 
-    def recorded(*args, **kwargs):
-        bound = SIGNATURE.bind(*args, **kwargs)
-        bound.apply_defaults()
-        calls.append(bound.arguments)
-        return genuine(*args, **kwargs)
+    def record(name):
+        genuine = getattr(ropepool, name)
+        signature = inspect.signature(genuine)
 
-    monkeypatch.setattr(ropepool, "rope_pool_fused", recorded)
+        def recorded(*args, **kwargs):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            calls.append((name, bound.arguments))
+            return genuine(*args, **kwargs)
+
+        monkeypatch.setattr(ropepool, name, recorded)
+
+    for name in OPS:
+        record(name)
     raised = None
     try:
         exec(compile(script, "example", "exec"), {"__name__": "__main__"})
@@ -60,19 +66,24 @@ def test_the_failing_example_raises_its_code(entry, monkeypatch):
 
 @each_entry
 def test_the_mended_example_passes(entry, monkeypatch):
-    arguments, raised = run(entry["example"]["mended"], monkeypatch)
+    (op, arguments), raised = run(entry["example"]["mended"], monkeypatch)
     assert raised is None
     # It does what it was called for: some token's K and V are in the pools.
     assert np.any(arguments["k_pool"]) or not np.any(arguments["k"])
-    assert np.any(arguments["v_pool"]) or not np.any(arguments["v"])
+    if op != "rerotate":
+        assert np.any(arguments["v_pool"]) or not np.any(arguments["v"])
 
 
 @each_entry
 @each_example
 def test_guards_say_what_check_says(entry, which, monkeypatch):
-    arguments, _ = run(entry["example"][which], monkeypatch)
-    if arguments is None:
+    call, _ = run(entry["example"][which], monkeypatch)
+    if call is None:
         assert entry["guard"] == "True  # told when the Rope is made, before any call"
+        return
+    op, arguments = call
+    if op != "rope_pool_fused":  # check is about that op alone
+        assert entry["guard"].startswith("True  # ") and op in entry["guard"]
         return
     listed = [error.code for error in ropepool.check(**arguments)]
     if entry["guard"].startswith("True"):
