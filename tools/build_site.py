@@ -194,7 +194,8 @@ def error_page(entry, more, entries, setup):
     if more["elsewhere"]:
         page += [
             "## What others say of it\n",
-            "NumPy, PyTorch and others may stumble over the same mistake a step earlier, and say:\n",
+            "NumPy, PyTorch and others may stumble over the same mistake a step earlier, and ropepool's other ops say it "
+            "in words of their own:\n",
             *(f"- {code_span(text)}" for text in more["elsewhere"]),
             "",
         ]
