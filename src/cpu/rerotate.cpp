@@ -19,17 +19,13 @@ namespace {
 template <class Type, Pairing kPairing>
 void run(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
   CosSin angles;
-  const Part first = part_of(*call.rope, call.head_dim, 0);
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t row = call.pool_rows[t];
     if (row < 0) continue;
     const Heads<Type> keys(call.k_pool, row);
-    const auto compute = [&](const Part& part) HWY_ATTR {
+    for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
       angles_between(*call.rope, call.angles, call.from, call.to, t, part.first, part.count, angles);
       arrange<Type, kPairing>(part.count, angles);
-    };
-    if (first.alone()) compute(first);
-    for_parts(*call.rope, call.head_dim, first, compute, [&](const Part& part) HWY_ATTR {
       turn<Type, kPairing, false>(part, angles, AsTheyStand<Type>{keys}, 0, call.num_kv_heads, ToHeads<Type, false>{keys});
     });
   }

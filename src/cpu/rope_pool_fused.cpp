@@ -26,24 +26,32 @@ HWY_NOINLINE void turn_neighbours(const Part& part, const CosSin& angles, Heads<
   turn<Type, Pairing::interleaved, kStreamOutputs>(part, angles, AsTheyStand<Type>{heads}, begin, end, to);
 }
 
+// Heads with more pairs than are turned at once. Apart, so that the others need no loop over parts.
+template <class Type, Pairing kPairing, class ToHead>
+HWY_NOINLINE void turn_in_parts(const RopePoolFusedCall& call, std::int64_t t, Heads<Type> heads, std::int64_t begin,
+                                std::int64_t end, ToHead to) {
+  CosSin angles;
+  for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
+    angles_of<Type, kPairing>(call, t, part.first, part.count, angles);
+    turn<Type, kPairing, false>(part, angles, AsTheyStand<Type>{heads}, begin, end, to);
+  });
+}
+
 template <class Type, Pairing kPairing, bool kStreamOutputs>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   CosSin angles;
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-  const Part first = part_of(*call.rope, call.head_dim, 0);
+  const Part part = part_of(*call.rope, call.head_dim, 0);
   for (std::int64_t t = begin; t < end; ++t) {
-    const auto compute = [&](const Part& part) HWY_ATTR { angles_of<Type, kPairing>(call, t, part.first, part.count, angles); };
-    if (first.alone()) compute(first);
+    if (part.alone()) angles_of<Type, kPairing>(call, t, 0, part.count, angles);
     const auto turn_heads = [&](Heads<Type> heads, std::int64_t h, std::int64_t last, auto to) HWY_ATTR
         __attribute__((always_inline)) {
-      for_parts(
-          *call.rope, call.head_dim, first, compute, [&](const Part& part) HWY_ATTR __attribute__((always_inline)) {
-            if constexpr (kPairing == Pairing::neox) {
-              turn<Type, kPairing, kStreamOutputs>(part, angles, AsTheyStand<Type>{heads}, h, last, to);
-            } else {
-              turn_neighbours<Type, kStreamOutputs>(part, angles, heads, h, last, to);
-            }
-          });
+      if (!part.alone()) return turn_in_parts<Type, kPairing>(call, t, heads, h, last, to);
+      if constexpr (kPairing == Pairing::neox) {
+        turn<Type, kPairing, kStreamOutputs>(part, angles, AsTheyStand<Type>{heads}, h, last, to);
+      } else {
+        turn_neighbours<Type, kStreamOutputs>(part, angles, heads, h, last, to);
+      }
     };
     const Heads<Type> v(call.v, t);
     run_token<Type, kStreamOutputs>(call, t, turn_heads, turn_heads,

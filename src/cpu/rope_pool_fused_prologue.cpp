@@ -32,15 +32,16 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   Statistics of_all_q, of_all_k;
   const Prologue& prologue = *call.prologue;
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-  const Part part_0 = part_of(*call.rope, call.head_dim, 0);
+  const bool alone = part_of(*call.rope, call.head_dim, 0).alone();  // else each group of heads has angles computed again
   for (std::int64_t t = begin; t < end; ++t) {
     const auto compute = [&](const Part& part) HWY_ATTR { angles_of<Type, kPairing>(call, t, part.first, part.count, angles); };
-    if (part_0.alone()) compute(part_0);
+    if (alone) compute(part_of(*call.rope, call.head_dim, 0));
     const auto turn_with = [&](const HeadPrologue& of_heads, const Statistics* of_all) HWY_ATTR {
       return [&, of_all](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
         prepare<Type>(of_heads, of_all, heads, call.head_dim, first, last,
                       [&](const Prepared<Type>& from, std::int64_t h, std::int64_t h_end) HWY_ATTR {
-                        for_parts(*call.rope, call.head_dim, part_0, compute, [&](const Part& part) HWY_ATTR {
+                        for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
+                          if (!alone) compute(part);
                           turn_prepared<Type, kPairing, kStreamOutputs>(part, angles, from, h, h_end, to);
                         });
                       });

@@ -139,12 +139,11 @@ HWY_INLINE Part part_of(const RopeTables& rope, std::int64_t head_dim, std::int6
   return {rope.rotary_offset, half, first, count, passes ? head_dim : 0};
 }
 
-// Calls turn_part(part) for each part of `first` and those that follow it. The angles of one that is not alone are computed for
-// it each time, by angles_of(part).
-template <class AnglesOf, class TurnPart>
-HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, Part part, AnglesOf angles_of, TurnPart turn_part) {
+// Calls turn_part(part) for each part of a head's pairs.
+template <class TurnPart>
+HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPart turn_part) {
+  Part part = part_of(rope, head_dim, 0);
   for (;;) {
-    if (!part.alone()) angles_of(part);
     turn_part(part);
     if (part.first + part.count == part.half) return;
     part = part_of(rope, head_dim, part.first + part.count);

@@ -173,6 +173,7 @@ TEST(FindRefusal, ByAMessageInsideOtherText) {
                                                                     {"{set}", "-1"},
                                                                     {"{num_sets}", "2"},
                                                                     {"{rows}", "4096"},
+                                                                    {"{lanes}", "768"},
                                                                     {"{key}", "rope_scaling.factor"},
                                                                     {"{type}", "'yam'"},
                                                                     {"{purpose}", "yarn"},
@@ -287,6 +288,19 @@ TEST(FindRefusal, KnowsWhateverIsExpectedOfAnOutput) {
       EXPECT_EQ(found(rope_pool_fused(args).error().summary()), 17) << rope_pool_fused(args).error().summary();
     }
   }
+}
+
+TEST(FindRefusal, InTheWordsOfOtherOps) {
+  EXPECT_EQ(found("rope expects q/k to be 3-D"), 1);
+  EXPECT_EQ(found("write_kv expects slots to be 1-D"), 2);
+  EXPECT_EQ(found("rerotate expects pool tensors to be 3-D"), 3);
+  EXPECT_EQ(found("old_positions/new_positions/slots must have one entry per token"), 7);
+  EXPECT_EQ(found("k/v dtypes must match"), 10);
+  EXPECT_EQ(found("pool dtypes must match qkv dtype"), 11);
+  EXPECT_EQ(found("qkv must be float32, float16 or bfloat16, got float64"), 12);
+  EXPECT_EQ(found("new_positions must be int32 or int64, got float32"), 13);
+  EXPECT_EQ(found("old_positions[3] is 2147483648, beyond +-2147483647"), 21);
+  EXPECT_EQ(found("new_sets[3] is 2, but the rope has 2 sets"), 25);
 }
 
 // Found by the most exact of the messages that fit.
