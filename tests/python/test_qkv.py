@@ -51,7 +51,10 @@ def unpacked(call):
     """The call of rope_pool_fused that says the same, with every array on its own."""
     order, num_qo_heads, num_kv_heads, head_dim = sizes_of(call)
     parts = split(np.ascontiguousarray(call["qkv"]), *sizes_of(call))
-    q, k, v = (part.reshape(len(call["qkv"]), -1, head_dim).copy() for part in parts)
+    q, k, v = (
+        part.reshape(len(part), count, head_dim).copy()
+        for part, count in zip(parts, (num_qo_heads, num_kv_heads, num_kv_heads), strict=True)
+    )
     apart = {name: value for name, value in call.items() if name not in ("qkv", "order", "bias", "in_place", "q_out", "k_out")}
     apart |= {name: call[name].copy() for name in ("k_pool", "v_pool")} | {"q": q, "k": k, "v": v}
     if call.get("bias") is not None:
@@ -348,7 +351,7 @@ def test_the_order_of_its_own_refusals():
 
 INHERITED = {
     "positions 2-D": ("RP002", "positions", {"positions": np.zeros((1, 5), np.int64)}),
-    "slots 0-D": ("RP002", "slots", {"slots": np.int64(3).reshape(())}),
+    "slots 0-D": ("RP002", "slots", {"slots": np.array(3)}),
     "pool 2-D": ("RP003", "k_pool", {"k_pool": np.zeros((8, 128), np.float32)}),
     "positions too many": ("RP007", "positions", {"positions": np.arange(6)}),
     "slots too few": ("RP007", "slots", {"slots": np.arange(4)}),

@@ -89,7 +89,7 @@ def stored(keys, positions, rope, which=None, angles="exact"):
 def test_every_form_at_any_positions(name, pairing, dtype):
     base, rotary_dim, scaling = FORMS[name]
     turn = Turn(base, rotary_dim, scaling, pairing=pairing)
-    old, new = np.array(MOVES).T
+    old, new = np.array(MOVES).T.copy()
     pool = keys_of(len(MOVES), 2, rotary_dim, dtype)
     rope = turn.make()
     for which in range(rope.num_sets):
@@ -198,7 +198,7 @@ def allowed_apart(keys, direct, turn, scale, dtype):
 def test_stored_and_moved_is_as_stored_there(name, angles, pairing, dtype):
     base, rotary_dim, scaling = FORMS[name]
     turn = Turn(base, rotary_dim, scaling, pairing=pairing)
-    old, new = np.array(MOVES).T
+    old, new = np.array(MOVES).T.copy()
     rope, scale = turn.make(), rope_oracle.scale(scaling)
     keys = keys_of(len(MOVES), 2, rotary_dim, dtype, seed=3)
     for before, after in itertools.product(range(rope.num_sets), repeat=2):
@@ -227,7 +227,7 @@ def test_moving_by_the_wrong_way_is_seen():
 @each_dtype
 def test_there_and_back(dtype):
     pool = keys_of(len(MOVES), 2, 64, dtype)
-    old, new = np.array(MOVES).T
+    old, new = np.array(MOVES).T.copy()
     slots = np.arange(len(MOVES))
     there = moved(pool, slots, old, new, 10000.0)
     back = moved(there, slots, new, old, 10000.0)
@@ -505,7 +505,7 @@ def test_special_values():
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 def test_rounded_once(dtype):
     pool = keys_of(len(MOVES), 3, 96, dtype)
-    old, new = np.array(MOVES).T
+    old, new = np.array(MOVES).T.copy()
     slots = np.arange(len(MOVES))
     wide = moved(pool.astype(np.float32), slots, old, new, 10000.0)
     assert_same_bits(moved(pool, slots, old, new, 10000.0), wide.astype(dtype))

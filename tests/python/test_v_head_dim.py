@@ -229,10 +229,10 @@ def test_what_is_no_integer_is_a_type_error():
 
 def test_a_row_may_not_hold_both_in_one_lane():
     pool = np.zeros((7, 2, 192 + 96 - 1), np.float32)
-    error = refusal(wide(k_pool=pool[..., :192], v_pool=pool[..., 191:]))
+    error = refusal(wide() | {"k_pool": pool[..., :192], "v_pool": pool[..., 191:]})
     assert (error.code, error.summary) == ("RP019", "k_pool must share no memory with v_pool")
     pool = np.zeros((7, 2, 192 + 96), np.float32)
-    checked_call(wide(k_pool=pool[..., :192], v_pool=pool[..., 192:]))
+    checked_call(wide() | {"k_pool": pool[..., :192], "v_pool": pool[..., 192:]})
 
 
 def test_v_head_dim_is_what_v_bias_is_judged_by():
