@@ -21,7 +21,7 @@ void load_array_libraries();
 // Reads the arrays of one call and keeps alive what they lend until it goes. Needs the GIL, also when it goes.
 class ArrayReader {
  public:
-  static constexpr int kMaxArrays = 10;
+  static constexpr int kMaxArrays = 15;  // those of rope_pool_fused
 
   ArrayReader() = default;
   ArrayReader(const ArrayReader&) = delete;

@@ -14,9 +14,11 @@
 #include <ropepool/executor.h>
 #include <ropepool/runtime.h>
 
+#include "arguments.h"
 #include "arrays.h"
 #include "core/environment.h"
 #include "errors.h"
+#include "head_ops.h"
 #include "rope.h"
 #include "rope_pool_fused.h"
 #include "without_gil.h"
@@ -65,7 +67,12 @@ NB_MODULE(_ext, module) {
   load_errors();
   load_array_libraries();
   add_rope(module);
+  add_head_ops(module);
   add_rope_pool_fused(module);
+  add_rope_pool_fused_qkv(module);
+  add_rope_alone(module);
+  add_write_kv(module);
+  add_rerotate(module);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&stop_returning_threads));
 
   module.def(

@@ -1,23 +1,18 @@
 #include "rope_pool_fused.h"
 
-#include <array>
-#include <cstdint>
-#include <limits>
 #include <vector>
 
 #include <ropepool/rope_pool_fused.h>
 
+#include "arguments.h"
 #include "arrays.h"
 #include "errors.h"
+#include "head_ops.h"
 #include "ops/rope_pool_fused.h"
-#include "rope.h"
 #include "without_gil.h"
 
 namespace ropepool::python {
 namespace {
-
-// These two functions are called once a layer and token, so they are plain CPython functions: nanobind's dispatch would cost
-// as much again as all of their own work on arguments, and inspect.signature() could not read them.
 
 enum Argument {
   kQ,
@@ -36,6 +31,13 @@ enum Argument {
   kRope,
   kRopeSets,
   kAngles,
+  kVHeadDim,
+  kQBias,
+  kKBias,
+  kVBias,
+  kQNorm,
+  kKNorm,
+  kQScale,
   kQOut,
   kKOut,
   kNumArguments
@@ -43,97 +45,25 @@ enum Argument {
 
 #define ROPEPOOL_SIGNATURE                                                                                           \
   "(q, k, v, positions, slots, k_pool, v_pool, *, head_dim, num_qo_heads, num_kv_heads, rope_base=None, rope=None, " \
-  "rope_sets=None, angles='exact', q_out=None, k_out=None)\n--\n\n"
+  "rope_sets=None, angles='exact', v_head_dim=None, q_bias=None, k_bias=None, v_bias=None, q_norm=None, "            \
+  "k_norm=None, q_scale=1.0, q_out=None, k_out=None)\n--\n\n"
 
-constexpr const char* kNames[kNumArguments] = {
-    "q",         "k",    "v",         "positions", "slots", "k_pool", "v_pool", "head_dim", "num_qo_heads", "num_kv_heads",
-    "rope_base", "rope", "rope_sets", "angles",    "q_out", "k_out"};
-PyObject* interned_names[kNumArguments];
-
-// The arguments by their place in Argument, borrowed from the caller; those not given null, as
-// are optional ones that are None where that means the same.
-class Arguments {
- public:
-  Arguments(const char* function, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
-    if (num_positional > kNumPositional) {
-      raise_type_error("%s() takes %d positional arguments but %zd were given", function, int{kNumPositional}, num_positional);
-    }
-    for (Py_ssize_t i = 0; i < num_positional; ++i) values_[static_cast<std::size_t>(i)] = values[i];
-    const Py_ssize_t num_keywords = keywords ? PyTuple_Size(keywords) : 0;
-    int guess = static_cast<int>(num_positional);  // most calls name the arguments in their order
-    for (Py_ssize_t i = 0; i < num_keywords; ++i) {
-      PyObject* keyword = PyTuple_GetItem(keywords, i);
-      const int place = find(keyword, guess);
-      if (place < 0) raise_type_error("%s() got an unexpected keyword argument '%U'", function, keyword);
-      PyObject*& value = values_[static_cast<std::size_t>(place)];
-      if (value) raise_type_error("%s() got multiple values for argument '%s'", function, kNames[place]);
-      value = values[num_positional + i];
-      guess = place + 1;
-    }
-    for (int place = 0; place < kNumRequired; ++place) {
-      if (!(*this)[place]) raise_type_error("%s() missing required argument: '%s'", function, kNames[place]);
-    }
-    for (int place = kNumRequired; place < kNumArguments; ++place) {
-      PyObject*& value = values_[static_cast<std::size_t>(place)];
-      if (value == Py_None && place != kAngles) value = nullptr;
-    }
-  }
-
-  PyObject* operator[](int place) const { return values_[static_cast<std::size_t>(place)]; }
-
- private:
-  static int find(PyObject* keyword, int guess) {
-    for (int i = 0; i < kNumArguments; ++i) {  // callers' names are interned too, so the pointers nearly always say it
-      const int place = (guess + i) % kNumArguments;
-      if (keyword == interned_names[place]) return place;
-    }
-    for (int place = 0; place < kNumArguments; ++place) {
-      if (PyUnicode_CompareWithASCIIString(keyword, kNames[place]) == 0) return place;
-    }
-    return -1;
-  }
-
-  std::array<PyObject*, kNumArguments> values_{};
-};
-
-constexpr double kNotGiven = std::numeric_limits<double>::quiet_NaN();
-
-double to_double(nb::handle value, const char* argument) {
-  const double number = PyFloat_AsDouble(value.ptr());
-  if (number != -1.0 || !PyErr_Occurred()) return number;
-  if (PyErr_ExceptionMatches(PyExc_OverflowError) && PyLong_Check(value.ptr())) {
-    PyErr_Clear();
-    int sign = 0;  // beyond every double, so infinite: the contract says what it thinks of that
-    PyLong_AsLongLongAndOverflow(value.ptr(), &sign);
-    return sign * std::numeric_limits<double>::infinity();
-  }
-  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-  PyErr_Clear();
-  raise_type_error("%s must be a real number, not %U", argument, nb::inst_name(value).ptr());
+// As `function` has it.
+constexpr Signature<kNumArguments> signature_of(const char* function) {
+  return {function, kNumPositional, kNumRequired, {"q",         "k",      "v",         "positions",    "slots",
+                                                   "k_pool",    "v_pool", "head_dim",  "num_qo_heads", "num_kv_heads",
+                                                   "rope_base", "rope",   "rope_sets", "angles",       "v_head_dim",
+                                                   "q_bias",    "k_bias", "v_bias",    "q_norm",       "k_norm",
+                                                   "q_scale",   "q_out",  "k_out"}};
 }
+Signature<kNumArguments> signature = signature_of("rope_pool_fused"), check_signature = signature_of("check");
+using Given = Arguments<kNumArguments>;
 
-Angles to_angles(nb::handle value) {
-  if (!PyUnicode_Check(value.ptr())) {
-    raise_type_error("angles must be a string, not %U", nb::inst_name(value).ptr());
-  }
-  if (PyUnicode_CompareWithASCIIString(value.ptr(), "exact") == 0) return Angles::exact;
-  if (PyUnicode_CompareWithASCIIString(value.ptr(), "float32") == 0) return Angles::float32;
-  return static_cast<Angles>(-1);  // the core refuses it
-}
-
-Error with_angles(const Error& error, nb::handle angles) {
-  return angles ? contract::with_angles(error, nb::repr(angles).c_str()) : error;
-}
-
-RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
-  auto read = [&](Argument place) { return arguments[place] ? reader.read(arguments[place], kNames[place]) : Tensor(); };
-  auto integer = [&](Argument place) { return to_int64(arguments[place], kNames[place]); };
-  const Rope* rope = nullptr;
-  if (const nb::handle given = arguments[kRope]) {
-    if (!nb::isinstance<PyRope>(given)) raise_type_error("rope must be a ropepool.Rope, not %U", nb::inst_name(given).ptr());
-    rope = &nb::inst_ptr<PyRope>(given)->rope;
-  }
-  return {
+RopePoolFusedArgs to_core(const Given& given, ArrayReader& reader, HeadOps& head_ops) {
+  auto read = [&](Argument place) { return given[place] ? reader.read(given[place], given.name(place)) : Tensor(); };
+  auto read_optional = [&](Argument place) { return given.optional(place) ? read(place) : Tensor(); };
+  auto integer = [&](Argument place) { return to_int64(given[place], given.name(place)); };
+  RopePoolFusedArgs args{
       // In one expression, so that each is made where it stays: to copy them would cost a tenth of a small call.
       .q = read(kQ),
       .k = read(kK),
@@ -142,36 +72,50 @@ RopePoolFusedArgs to_core(const Arguments& arguments, ArrayReader& reader) {
       .slots = read(kSlots),
       .k_pool = read(kKPool),
       .v_pool = read(kVPool),
-      .q_out = read(kQOut),
-      .k_out = read(kKOut),
+      .q_out = read_optional(kQOut),
+      .k_out = read_optional(kKOut),
       .head_dim = integer(kHeadDim),
       .num_qo_heads = integer(kNumQoHeads),
       .num_kv_heads = integer(kNumKvHeads),
-      .rope_base = arguments[kRopeBase] ? to_double(arguments[kRopeBase], "rope_base") : kNotGiven,
-      .angles = arguments[kAngles] ? to_angles(arguments[kAngles]) : Angles::exact,
-      .rope = rope,
-      .rope_sets = read(kRopeSets),
+      .rope_base = to_rope_base(given.optional(kRopeBase)),
+      .angles = to_angles(given[kAngles]),
+      .rope = to_rope(given.optional(kRope)),
+      .rope_sets = read_optional(kRopeSets),
   };
+  if (given.optional(kVHeadDim)) args.v_head_dim = integer(kVHeadDim);
+  bool any = given[kQScale] != nullptr;
+  for (const Argument place : {kQBias, kKBias, kVBias, kQNorm, kKNorm}) any = any || given.optional(place);
+  if (any) {
+    head_ops = {.q_bias = read_optional(kQBias),
+                .k_bias = read_optional(kKBias),
+                .v_bias = read_optional(kVBias),
+                .q_norm = to_norm(given.optional(kQNorm), "q_norm", reader),
+                .k_norm = to_norm(given.optional(kKNorm), "k_norm", reader),
+                .q_scale = given[kQScale] ? to_double(given[kQScale], "q_scale") : 1.0};
+    args.head_ops = &head_ops;
+  }
+  return args;
 }
 
 PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
   return guarded([&]() -> nb::object {
-    const Arguments arguments("rope_pool_fused", values, num_positional, keywords);
+    const Given given(signature, values, num_positional, keywords);
     ArrayReader reader;
-    RopePoolFusedArgs args = to_core(arguments, reader);
-    nb::object q_out = nb::borrow(arguments[kQOut]), k_out = nb::borrow(arguments[kKOut]);
+    HeadOps head_ops;
+    RopePoolFusedArgs args = to_core(given, reader, head_ops);
+    nb::object q_out = nb::borrow(given.optional(kQOut)), k_out = nb::borrow(given.optional(kKOut));
     const bool made = !q_out && !k_out;
     if (!q_out || !k_out) {
       // What is missing is made only for a call that goes through.
       if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) {
-        raise(with_angles(*refusal, arguments[kAngles]));
+        raise(with_angles(*refusal, given[kAngles]));
       }
       if (!q_out) {
-        q_out = make_output(arguments[kQ], args.q);
+        q_out = make_output(given[kQ], args.q);
         args.q_out = reader.read(q_out, "q_out");
       }
       if (!k_out) {
-        k_out = make_output(arguments[kK], args.k);
+        k_out = make_output(given[kK], args.k);
         args.k_out = reader.read(k_out, "k_out");
       }
     }
@@ -180,16 +124,17 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
       // New arrays need no contract: only those that were given can be unsuitable.
       return made ? ropepool::run(args, nullptr) : ropepool::rope_pool_fused(args);
     }();
-    if (!done) raise(with_angles(done.error(), arguments[kAngles]));
-    return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), arguments[kKPool], arguments[kVPool]));
+    if (!done) raise(with_angles(done.error(), given[kAngles]));
+    return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), given[kKPool], given[kVPool]));
   });
 }
 
 PyObject* call_check(PyObject*, PyObject* const* values, Py_ssize_t num_positional, PyObject* keywords) {
   return guarded([&]() -> nb::object {
-    const Arguments arguments("check", values, num_positional, keywords);
+    const Given given(check_signature, values, num_positional, keywords);
     ArrayReader reader;
-    const RopePoolFusedArgs args = to_core(arguments, reader);
+    HeadOps head_ops;
+    const RopePoolFusedArgs args = to_core(given, reader, head_ops);
     const std::vector<Error> refusals = [&] {
       const WithoutGil without_gil;
       return contract::all_refusals(args, contract::Outputs::made_later);
@@ -197,7 +142,7 @@ PyObject* call_check(PyObject*, PyObject* const* values, Py_ssize_t num_position
     nb::list found;
     for (const Error& refusal : refusals) {
       if (refusal.kind() != Error::Kind::refusal) raise(refusal);
-      found.append(to_contract_error(with_angles(refusal, arguments[kAngles])));
+      found.append(to_contract_error(with_angles(refusal, given[kAngles])));
     }
     return found;
   });
@@ -244,6 +189,14 @@ rope_sets : int32 or int64
 angles : "exact" or "float32"
     "exact" computes position * frequency as in real arithmetic, off by at most 2e-7 at any position. "float32" computes it
     as Hugging Face transformers does, off by 5e-4 at position 4,000.
+v_head_dim : int
+    Lanes of v and v_pool, where they are not those of q and k.
+q_bias, k_bias, v_bias : [num_heads, head_dim] or [num_heads * head_dim], float32 or the data's dtype
+    What the projection left to add (Qwen 2), before all else.
+q_norm, k_norm : RMSNorm or LayerNorm
+    Normalize heads before they turn (Qwen 3, Gemma 3, OLMo 2, Cohere). Nothing is rounded between norm and rotation.
+q_scale : float
+    What turned queries are multiplied by.
 q_out, k_out : arrays of the shape and dtype of q and k
     q_out=q and k_out=k rotate in place. Apart from these two, what is written must share no memory with any other array.
 
@@ -255,7 +208,7 @@ Returns
 Raises
 ------
 ContractError
-    RP001 to RP021 and RP023 to RP026, a ValueError. Nothing was written. `ropepool.check` lists all that apply,
+    RP001 to RP021, RP023 to RP026 and RP034, a ValueError. Nothing was written. `ropepool.check` lists all that apply,
     `ropepool.explain` says more.
 TypeError
     An argument is no array, or no number where one is needed; a masked array that hides something; an unexpected or missing
@@ -309,37 +262,17 @@ Examples
 ['RP010', 'RP011', 'RP012', 'RP020']
 )";
 
-PyCFunction as_function(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef functions[] = {
-    {"rope_pool_fused", as_function(call_rope_pool_fused), METH_FASTCALL | METH_KEYWORDS, kRopePoolFusedDoc},
-    {"check", as_function(call_check), METH_FASTCALL | METH_KEYWORDS, kCheckDoc},
+    {"rope_pool_fused", as_function(call_rope_pool_fused), kFastCall, kRopePoolFusedDoc},
+    {"check", as_function(call_check), kFastCall, kCheckDoc},
 };
 
 }  // namespace
 
-std::int64_t to_int64(nb::handle value, const char* argument) {
-  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-    PyErr_Clear();
-    raise_type_error("%s must be an integer, not %U", argument, nb::inst_name(value).ptr());
-  }
-  int overflow = 0;
-  const std::int64_t number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow == 0) return number;
-  const auto odd = static_cast<std::int64_t>(PyLong_AsUnsignedLongLongMask(index.ptr()) & 1);
-  return overflow > 0 ? std::numeric_limits<std::int64_t>::max() - 1 + odd : std::numeric_limits<std::int64_t>::min() + odd;
-}
-
 void add_rope_pool_fused(nb::module_& module) {
-  for (int place = 0; place < kNumArguments; ++place) interned_names[place] = PyUnicode_InternFromString(kNames[place]);
-  for (PyMethodDef& function : functions) {
-    // Named as of the package, where users find them.
-    module.attr(function.ml_name) = nb::steal(PyCFunction_NewEx(&function, module.ptr(), nb::str("ropepool").ptr()));
-  }
+  signature.intern();
+  check_signature.intern();
+  for (PyMethodDef& function : functions) add_function(module, function);
 }
 
 }  // namespace ropepool::python

@@ -36,8 +36,13 @@ enum class Refusal : int {
   rope_key_missing = 28,  // RP028: Rope config: {key} is missing, needed for {purpose}
   rope_keys_contradict = 29,  // RP029: Rope config: {key} {value} contradicts {other}
   rope_value_unsuitable = 30,  // RP030: Rope config: {key} must be {expected}, got {actual}
+  qkv_not_2d = 31,  // RP031: rope_pool_fused_qkv expects qkv to be 2-D
+  qkv_width_mismatch = 32,  // RP032: qkv must have {lanes} lanes per token, got {actual}
+  qkv_order_unsuitable = 33,  // RP033: {argument} must be {expected}, got {actual}
+  head_ops_unsuitable = 34,  // RP034: {argument} must {be} {expected}, got {actual}
+  rerotate_needs_frequencies = 35,  // RP035: rerotate needs frequencies, but the rope has a table of cos and sin
 };
 
-inline constexpr int kNumRefusals = 30;
+inline constexpr int kNumRefusals = 35;
 
 }  // namespace ropepool

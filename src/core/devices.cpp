@@ -28,7 +28,10 @@ std::vector<std::string> names_of(const std::vector<std::int64_t>& targets) {
 std::vector<std::int64_t> compiled_targets() { return targets_in(HWY_TARGETS); }
 std::vector<std::int64_t> usable_targets() { return targets_in(HWY_TARGETS & hwy::SupportedTargets()); }
 
-Kernels kernels_of(std::int64_t target) { return {hwy::TargetName(target), cpu::rope_pool_fused_kernel(target)}; }
+Kernels kernels_of(std::int64_t target) {
+  return {hwy::TargetName(target), cpu::rope_pool_fused_kernel(target), cpu::rope_pool_fused_prologue_kernel(target),
+          cpu::write_kv_kernel(target), cpu::rerotate_kernel(target)};
+}
 
 Result<Kernels> choose_kernels() {
   const auto usable = usable_targets();

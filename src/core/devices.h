@@ -10,11 +10,19 @@
 namespace ropepool {
 
 struct RopePoolFusedCall;
+struct WriteKvCall;
+struct RerotateCall;
 
-// What a device has: one function an op.
+// What a device has: one function an op, which runs tokens `begin` to `end`.
 struct Kernels {
+  template <class Call>
+  using Kernel = void (*)(const Call& call, std::int64_t begin, std::int64_t end);
+
   std::string target;
-  void (*rope_pool_fused)(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end);
+  Kernel<RopePoolFusedCall> rope_pool_fused;
+  Kernel<RopePoolFusedCall> rope_pool_fused_prologue;  // of calls that have one
+  Kernel<WriteKvCall> write_kv;
+  Kernel<RerotateCall> rerotate;
 };
 
 constexpr bool has_kernels(DeviceType type) { return type == DeviceType::cpu; }

@@ -25,18 +25,42 @@ struct HeadRows {
 
 constexpr std::int64_t kStreamAlignment = 64;  // of the widest vectors
 
-struct RopePoolFusedCall {
-  DType dtype;
-  std::int64_t num_tokens, num_qo_heads, num_kv_heads, head_dim;
-  HeadRows q, k, v, q_out, k_out, k_pool, v_pool;
+// Where tokens stand on a rope, and which of its sets turns them.
+struct Places {
   const void* positions;
   DType positions_dtype;
-  std::int64_t positions_axis_stride;  // elements from one axis of M-RoPE to the next; 0 where all follow one
-  const std::int64_t* pool_rows;       // [num_tokens]: the row a token writes, -1 for none; no row twice
+  std::int64_t axis_stride;  // elements from one axis of M-RoPE to the next; 0 where all follow one
+  const void* sets;          // [num_tokens]; null for the first set
+  DType sets_dtype;
+};
+
+// What HeadOps come down to for q or k. Arrays are float32 and hold the 1 of a unit offset already.
+struct HeadPrologue {
+  enum class Norm { none, rms, layer };
+  const float* bias;           // [heads, head_dim], or null
+  const float* weight;         // [heads, head_dim], [head_dim], or null
+  std::int64_t weight_stride;  // from one head's weights to the next; 0 where all have the same
+  Norm norm;
+  bool over_all_heads;
+  double eps, scale;
+};
+struct Prologue {
+  HeadPrologue q, k;
+  const float* v_bias;  // [num_kv_heads, v_head_dim], or null
+};
+
+struct RopePoolFusedCall {
+  DType dtype;
+  std::int64_t num_tokens, num_qo_heads, num_kv_heads, head_dim, v_head_dim;
+  HeadRows q, k, v, q_out, k_out, k_pool, v_pool;
+  // Bytes more than head_stride between the query heads of one key/value head and those of the next, as in a packed QKV that
+  // goes by groups.
+  std::int64_t q_group_gap, q_out_group_gap;
+  const std::int64_t* pool_rows;  // [num_tokens]: the row a token writes, -1 for none; no row twice. Null: there is no pool
+  Places places;
   const RopeTables* rope;
-  const void* rope_sets;  // [num_tokens]: which of the rope's sets a token takes; null for the first
-  DType rope_sets_dtype;
   Angles angles;
+  const Prologue* prologue;  // null: heads turn as they stand
   // Written past the caches, without a read of the lines that are written. Outputs only with the pools, and only where a head's
   // halves begin at multiples of kStreamAlignment.
   bool stream_outputs, stream_pool;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -19,28 +21,26 @@
 #include "core/overlap.h"
 #include "core/pool_rows.h"
 #include "core/rope_pool_fused_call.h"
+#include "core/rerotate_call.h"
 #include "core/rope_tables.h"
+#include "core/write_kv_call.h"
 #include "ops/rope_pool_fused_diagnosis.h"
 
 namespace ropepool {
 namespace contract {
+
+using Finding = Error::Finding;
+
 namespace {
 
 // ---- What the rules look at
 
 using Args = RopePoolFusedArgs;
-using Finding = Error::Finding;
 
 struct Named {
   const char* name;
   const Tensor* tensor;
 };
-
-// The summary of most rules beyond the original's: "{argument} must {be} {expected}, got {actual}".
-Finding must(const char* argument, const char* be, std::string expected, std::string actual) {
-  std::string summary = fmt::format("{} must {} {}, got {}", argument, be, expected, actual);
-  return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
-}
 
 // Whether elements can be found at all, on whole items and all within 63 bits; and their bytes, none where the size of an item
 // or the length of an axis is not known.
@@ -99,16 +99,17 @@ bool has_unit_innermost_stride(const Tensor& tensor) {
 
 // What several rules look at, found once.
 struct Facts {
-  struct Array {
+  struct Entry {
     const char* name;
     const Tensor* tensor;
     Placement placement;
   };
-  enum Index : std::size_t { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope_sets };
-  static constexpr Index kInputs[] = {q, k, v, positions, slots, rope_sets}, kWritten[] = {q_out, k_out, k_pool, v_pool};
+  static constexpr Array kInputs[] = {q, k, v, positions, slots, rope_sets}, kWritten[] = {q_out, k_out, k_pool, v_pool};
 
   Outputs outputs;
-  std::array<Array, 10> arrays;
+  bool turns = true;
+  unsigned stand_ins = 0;
+  std::array<Entry, kNumArrays> arrays;
 
   Facts(const Args& a, Outputs made)
       : outputs(made),
@@ -122,6 +123,21 @@ struct Facts {
                 {"q_out", &a.q_out, place(a.q_out)},
                 {"k_out", &a.k_out, place(a.k_out)},
                 {"rope_sets", &a.rope_sets, place(a.rope_sets)}}} {}
+
+  void fit(const Op& op) {
+    turns = op.turns;
+    stand_ins = op.stand_ins;
+    for (unsigned i = 0; i < kNumArrays; ++i) {
+      if (op.stand_ins & (1u << i)) arrays[i].placement = {true, {}};
+    }
+    if (op.packed == nullptr) return;
+    arrays[q].tensor = op.packed;
+    arrays[q].placement = place(*op.packed);
+    if (op.in_place) {
+      arrays[q_out].tensor = op.packed;
+      arrays[q_out].placement = arrays[q].placement;
+    }
+  }
 };
 
 const RopeTables* tables_of(const Args& a) { return a.rope != nullptr ? &a.rope->tables() : nullptr; }
@@ -130,7 +146,7 @@ const RopeTables* tables_of(const Args& a) { return a.rope != nullptr ? &a.rope-
 std::int64_t num_axes(const Args& a) { return a.rope != nullptr ? a.rope->num_axes() : 1; }
 
 // Whether positions, slots or rope_sets can be read here, so that their values can be checked.
-bool readable_indices(const Facts::Array& array, int max_rank = 1) {
+bool readable_indices(const Facts::Entry& array, int max_rank = 1) {
   const Tensor& tensor = *array.tensor;
   return tensor.rank() >= 1 && tensor.rank() <= max_rank && is_index_type(tensor.dtype) &&
          tensor.device.type == DeviceType::cpu && array.placement.found;
@@ -230,11 +246,18 @@ Check k_shape(const Args& a, const Facts&) {
                  ""};
 }
 
+// The shape of k or k_pool with the lanes of v's heads.
+Shape of_values(const Args& a, Shape shape) {
+  if (a.v_head_dim && shape.rank() == 3) shape[2] = *a.v_head_dim;
+  return shape;
+}
+
 Check v_shape(const Args& a, const Facts&) {
-  if (a.v.shape == a.k.shape) return {};
-  return Finding{fmt::format("v shape must match k shape, got {} vs {}", to_string(a.v.shape), to_string(a.k.shape)),
+  const Shape expected = of_values(a, a.k.shape);
+  if (a.v.shape == expected) return {};
+  return Finding{fmt::format("v shape must match k shape, got {} vs {}", to_string(a.v.shape), to_string(expected)),
                  "v",
-                 to_string(a.k.shape),
+                 to_string(expected),
                  to_string(a.v.shape),
                  "",
                  ""};
@@ -269,11 +292,12 @@ Check k_pool_shape(const Args& a, const Facts&) {
 }
 
 Check v_pool_shape(const Args& a, const Facts&) {
-  if (a.v_pool.shape == a.k_pool.shape) return {};
+  const Shape expected = of_values(a, a.k_pool.shape);
+  if (a.v_pool.shape == expected) return {};
   return Finding{
-      fmt::format("v_pool shape must match k_pool shape, got {} vs {}", to_string(a.v_pool.shape), to_string(a.k_pool.shape)),
+      fmt::format("v_pool shape must match k_pool shape, got {} vs {}", to_string(a.v_pool.shape), to_string(expected)),
       "v_pool",
-      to_string(a.k_pool.shape),
+      to_string(expected),
       to_string(a.v_pool.shape),
       "",
       ""};
@@ -314,11 +338,12 @@ Check index_dtypes(const Args& a, const Facts&) {
   return {};
 }
 
-Check geometry(const Args& a, const Facts&) {
-  if (a.head_dim < 1) return must("head_dim", "be", "at least 2", std::to_string(a.head_dim));
+Check geometry(const Args& a, const Facts& facts) {
+  if (a.head_dim < 1) return must("head_dim", "be", facts.turns ? "at least 2" : "at least 1", std::to_string(a.head_dim));
   if (a.num_qo_heads < 1) return must("num_qo_heads", "be", "at least 1", std::to_string(a.num_qo_heads));
   if (a.num_kv_heads < 1) return must("num_kv_heads", "be", "at least 1", std::to_string(a.num_kv_heads));
-  if (a.head_dim % 2 != 0) return must("head_dim", "be", "even", std::to_string(a.head_dim));
+  if (facts.turns && a.head_dim % 2 != 0) return must("head_dim", "be", "even", std::to_string(a.head_dim));
+  if (a.v_head_dim && *a.v_head_dim < 1) return must("v_head_dim", "be", "at least 1", std::to_string(*a.v_head_dim));
   return {};
 }
 
@@ -335,8 +360,9 @@ Check rope(const Args& a, const Facts&) {
 }
 
 Check layout(const Args&, const Facts& facts) {
-  for (const auto& [name, tensor, placement] : facts.arrays) {
-    if (!tensor->given()) continue;
+  for (unsigned i = 0; i < kNumArrays; ++i) {
+    const auto& [name, tensor, placement] = facts.arrays[i];
+    if (!tensor->given() || (facts.stand_ins & (1u << i))) continue;
     std::string actual;
     if (!placement.found) {
       const char* expected = placement_fault(*tensor, actual);
@@ -362,7 +388,7 @@ Check outputs(const Args& a, const Facts& facts) {
     if (out.tensor->shape != like->shape) return must(out.name, "be", to_string(like->shape), to_string(out.tensor->shape));
     if (out.tensor->dtype != like->dtype) return must(out.name, "be", to_string(like->dtype), to_string(out.tensor->dtype));
   }
-  for (const Facts::Index i : Facts::kWritten) {
+  for (const Array i : Facts::kWritten) {
     if (facts.arrays[i].tensor->read_only) return must(facts.arrays[i].name, "be", "writable", "a read-only array");
   }
   return {};
@@ -383,22 +409,21 @@ Finding shared(const char* written, const char* other) {
 }
 
 Check overlap(const Args&, const Facts& facts) {
-  using Array = Facts::Array;
-  const auto meet = [](const Array& x, const Array& y) {  // addresses of two devices have nothing to do with each other
+  using Entry = Facts::Entry;
+  const auto meet = [](const Entry& x, const Entry& y) {  // addresses of two devices have nothing to do with each other
     return intersect(x.placement.bytes, y.placement.bytes) && x.tensor->device == y.tensor->device;
   };
-  const auto share = [&](const Array& x, const Array& y) { return meet(x, y) && may_overlap(*x.tensor, *y.tensor); };
+  const auto share = [&](const Entry& x, const Entry& y) { return meet(x, y) && may_overlap(*x.tensor, *y.tensor); };
   for (std::size_t i = 0; i < std::size(Facts::kWritten); ++i) {
-    const Array& out = facts.arrays[Facts::kWritten[i]];
+    const Entry& out = facts.arrays[Facts::kWritten[i]];
     if (out.placement.bytes.begin != out.placement.bytes.end && overlaps_itself(*out.tensor)) return shared(out.name, "itself");
     for (std::size_t j = i + 1; j < std::size(Facts::kWritten); ++j) {
-      const Array& other = facts.arrays[Facts::kWritten[j]];
+      const Entry& other = facts.arrays[Facts::kWritten[j]];
       if (share(out, other)) return shared(out.name, other.name);
     }
-    for (const Facts::Index j : Facts::kInputs) {
-      const Array& input = facts.arrays[j];
-      const bool may_be_in_place =
-          (Facts::kWritten[i] == Facts::q_out && j == Facts::q) || (Facts::kWritten[i] == Facts::k_out && j == Facts::k);
+    for (const Array j : Facts::kInputs) {
+      const Entry& input = facts.arrays[j];
+      const bool may_be_in_place = (Facts::kWritten[i] == q_out && j == q) || (Facts::kWritten[i] == k_out && j == k);
       if (!meet(out, input) || (may_be_in_place && same_view(*out.tensor, *input.tensor))) continue;
       if (may_overlap(*out.tensor, *input.tensor)) return shared(out.name, input.name);
     }
@@ -407,7 +432,7 @@ Check overlap(const Args&, const Facts& facts) {
 }
 
 Check slot_values(const Args& a, const Facts& facts) {
-  if (!readable_indices(facts.arrays[Facts::slots]) || a.k_pool.rank() != 3)
+  if (!readable_indices(facts.arrays[slots]) || a.k_pool.rank() != 3)
     return {};  // of pages nobody knows how many slots they are
   const std::int64_t num_slots = a.k_pool.shape[0];
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
@@ -423,7 +448,7 @@ Check slot_values(const Args& a, const Facts& facts) {
 
 // Over all axes, the first of the axis that comes first.
 Outlier first_position_outside(const Args& a, const Facts& facts, std::int64_t low, std::int64_t high) {
-  if (!readable_indices(facts.arrays[Facts::positions], num_axes(a) > 1 ? 2 : 1)) return {};
+  if (!readable_indices(facts.arrays[positions], num_axes(a) > 1 ? 2 : 1)) return {};
   const std::int64_t axes = a.positions.rank() == 2 ? a.positions.shape[0] : 1;
   for (std::int64_t axis = 0; axis < axes; ++axis) {
     const Outlier outlier = first_outlier(axis_of(a.positions, axis), low, high);
@@ -472,7 +497,7 @@ Check sets(const Args& a, const Facts&) {
 }
 
 Check set_values(const Args& a, const Facts& facts) {
-  if (a.rope == nullptr || !a.rope_sets.given() || !readable_indices(facts.arrays[Facts::rope_sets])) return {};
+  if (a.rope == nullptr || !a.rope_sets.given() || !readable_indices(facts.arrays[rope_sets])) return {};
   const Outlier outlier = first_outlier(a.rope_sets, 0, a.rope->num_sets() - 1);
   if (outlier.index < 0) return {};
   return Finding{fmt::format("rope_sets[{}] is {}, but the rope has {} sets", outlier.index, outlier.value, a.rope->num_sets()),
@@ -495,6 +520,56 @@ Check table_positions(const Args& a, const Facts& facts) {
                  std::to_string(outlier.value),
                  "",
                  ""};
+}
+
+// [num_heads, head_dim] or [num_heads * head_dim], or for a norm's weight [head_dim].
+Check head_array(const char* name, const Tensor& tensor, DType data, std::int64_t num_heads, std::int64_t head_dim,
+                 bool one_for_all) {
+  if (!tensor.given()) return {};
+  const auto is = [&](const Shape& shape) { return tensor.shape == shape; };
+  const Shape each{num_heads, head_dim}, flat{num_heads * head_dim}, one{head_dim};
+  if (!is(each) && !is(flat) && !(one_for_all && is(one))) {
+    std::string expected = one_for_all ? fmt::format("{}, {} or {}", to_string(one), to_string(each), to_string(flat))
+                                       : fmt::format("{} or {}", to_string(each), to_string(flat));
+    return must(name, "be", std::move(expected), to_string(tensor.shape));
+  }
+  if (tensor.dtype != DType::f32 && tensor.dtype != data) {
+    return must(name, "be", data == DType::f32 ? "float32" : "float32 or " + to_string(data), to_string(tensor.dtype));
+  }
+  if (tensor.device.type != DeviceType::cpu) return must(name, "be on", "cpu", to_string(tensor.device));
+  std::string actual;
+  if (!place(tensor).found) {
+    const char* expected = placement_fault(tensor, actual);
+    return must(name, "have", expected, std::move(actual));
+  }
+  if (!has_unit_innermost_stride(tensor)) {
+    return must(name, "have", "an innermost stride of 1", std::to_string(tensor.strides[tensor.rank() - 1]));
+  }
+  return {};
+}
+
+Check head_ops(const Args& a, const Facts&) {
+  if (a.head_ops == nullptr) return {};
+  const HeadOps& ops = *a.head_ops;
+  const std::int64_t v_head_dim = a.v_head_dim.value_or(a.head_dim);
+  if (auto found = head_array("q_bias", ops.q_bias, a.q.dtype, a.num_qo_heads, a.head_dim, false)) return found;
+  if (auto found = head_array("k_bias", ops.k_bias, a.q.dtype, a.num_kv_heads, a.head_dim, false)) return found;
+  if (auto found = head_array("v_bias", ops.v_bias, a.q.dtype, a.num_kv_heads, v_head_dim, false)) return found;
+  struct Normed {
+    const char* name;
+    const std::optional<HeadNorm>& norm;
+    std::int64_t num_heads;
+  };
+  for (const auto& [name, norm, num_heads] :
+       {Normed{"q_norm", ops.q_norm, a.num_qo_heads}, Normed{"k_norm", ops.k_norm, a.num_kv_heads}}) {
+    if (!norm) continue;
+    if (auto found = head_array(name, norm->weight, a.q.dtype, num_heads, a.head_dim, true)) return found;
+    if (!std::isfinite(norm->eps) || norm->eps < 0) {
+      return must("eps", "be", "finite and at least 0", fmt::format("{}", norm->eps));
+    }
+  }
+  if (!std::isfinite(ops.q_scale)) return must("q_scale", "be", "finite", fmt::format("{}", ops.q_scale));
+  return {};
 }
 
 struct Rule {
@@ -529,6 +604,7 @@ constexpr Rule kRules[] = {
     {Refusal::rope_sets_unsuitable, sets},
     {Refusal::rope_set_out_of_range, set_values},
     {Refusal::position_outside_table, table_positions},
+    {Refusal::head_ops_unsuitable, head_ops},
 };
 
 Error refusal_of(const Rule& rule, const Args& args, Finding finding) {
@@ -538,7 +614,74 @@ Error refusal_of(const Rule& rule, const Args& args, Finding finding) {
   return Error(rule.refusal, std::move(finding));
 }
 
+bool is_word(char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// `text` with each of `words`, where it stands alone, as the op says it.
+std::string in_words_of(const Op& op, std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto stands_here = [&](const auto& word) {
+      const std::size_t end = at + word.first.size();
+      return text.substr(at, word.first.size()) == word.first && (at == 0 || !is_word(text[at - 1])) &&
+             (end == text.size() || !is_word(text[end]));
+    };
+    const auto word = std::ranges::find_if(op.words, stands_here);
+    if (word != op.words.end()) {
+      result += word->second;
+      at += word->first.size();
+    } else {
+      result += text[at++];
+    }
+  }
+  return result;
+}
+
+// Whether `text` speaks of an array that the caller did not give, as a cause may that knows rope_pool_fused only.
+bool speaks_of_stand_in(const Facts& facts, std::string_view text) {
+  for (unsigned i = 0; i < kNumArrays; ++i) {
+    if (!(facts.stand_ins & (1u << i))) continue;
+    const Op named{.name = "", .stand_ins = 0, .words = {{facts.arrays[i].name, ""}}};
+    if (in_words_of(named, text) != text) return true;
+  }
+  return false;
+}
+
+Error in_words_of(const Op& op, const Facts& facts, const Error& error) {
+  const auto said = [&](std::string_view text) { return in_words_of(op, text); };
+  const auto known = [&](const std::string& text) { return speaks_of_stand_in(facts, text) ? "" : said(text); };
+  return Error(*error.refusal(), {said(error.summary()), said(error.argument()), said(error.expected()), error.actual(),
+                                  known(error.cause()), known(error.hint())});
+}
+
+std::optional<Error> first_refusal(const Args& args, const Facts& facts) {
+  for (const Rule& rule : kRules) {
+    if (Check finding = rule.check(args, facts)) return refusal_of(rule, args, *std::move(finding));
+  }
+  return {};
+}
+
 }  // namespace
+
+Finding must(const char* argument, const char* be, std::string expected, std::string actual) {
+  std::string summary = fmt::format("{} must {} {}, got {}", argument, be, expected, actual);
+  return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
+}
+
+Tensor stand_in(DType dtype, std::initializer_list<std::int64_t> shape, const Device& device) {
+  Tensor tensor;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  tensor.set_contiguous();
+  tensor.device = device;
+  return tensor;
+}
+
+Tensor constant_index(const std::int64_t& value, std::int64_t num_tokens, const Device& device) {
+  Tensor tensor = stand_in(DType::i64, {num_tokens}, device);
+  tensor.data = const_cast<std::int64_t*>(&value);
+  tensor.strides = {0};
+  return tensor;
+}
 
 DType common_dtype(const RopePoolFusedArgs& a) {
   const DType q = a.q.dtype, k = a.k.dtype, v = a.v.dtype, pool = a.k_pool.dtype;
@@ -551,11 +694,15 @@ DType common_dtype(const RopePoolFusedArgs& a) {
 }
 
 std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs) {
-  const Facts facts(args, outputs);
-  for (const Rule& rule : kRules) {
-    if (Check finding = rule.check(args, facts)) return refusal_of(rule, args, *std::move(finding));
-  }
-  return {};
+  return first_refusal(args, Facts(args, outputs));
+}
+
+std::optional<Error> first_refusal(const RopePoolFusedArgs& args, Outputs outputs, const Op& op) {
+  Facts facts(args, outputs);
+  facts.fit(op);
+  auto refusal = first_refusal(args, facts);
+  if (refusal) refusal = in_words_of(op, facts, *refusal);
+  return refusal;
 }
 
 std::vector<Error> all_refusals(const RopePoolFusedArgs& args, Outputs outputs) {
@@ -577,8 +724,6 @@ Error with_angles(const Error& error, const std::string& word) {
 
 }  // namespace contract
 
-namespace {
-
 HeadRows rows_of(const Tensor& tensor) {
   const std::int64_t item = item_size_of(tensor.dtype);
   // An axis of one, and those of an empty array, may have any stride, a product with which could overflow, and is not used.
@@ -588,6 +733,12 @@ HeadRows rows_of(const Tensor& tensor) {
   };
   return {static_cast<std::byte*>(tensor.data), step(0), step(1)};
 }
+
+Places places_of(const Tensor& positions, const Tensor& sets) {
+  return {positions.data, positions.dtype, positions.rank() == 2 ? positions.strides[0] : 0, sets.data, sets.dtype};
+}
+
+namespace {
 
 // Bytes a call must move before a second thread pays: waking one costs some 10 us, in which a core moves about this much.
 constexpr std::int64_t kSplitBytes = 256 * 1024;
@@ -609,13 +760,16 @@ bool can_stream_outputs(const RopePoolFusedCall& call) {
 
 }  // namespace
 
-RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, const RopeTables& rope) {
+bool streams_pool(std::int64_t num_tokens) { return num_tokens >= kStreamPoolTokens; }
+
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope) {
   RopePoolFusedCall call{};
   call.dtype = args.q.dtype;
   call.num_tokens = args.q.shape[0];
   call.num_qo_heads = args.num_qo_heads;
   call.num_kv_heads = args.num_kv_heads;
   call.head_dim = args.head_dim;
+  call.v_head_dim = args.v_head_dim.value_or(args.head_dim);
   call.q = rows_of(args.q);
   call.k = rows_of(args.k);
   call.v = rows_of(args.v);
@@ -623,17 +777,13 @@ RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows& rows, c
   call.k_out = rows_of(args.k_out);
   call.k_pool = rows_of(args.k_pool);
   call.v_pool = rows_of(args.v_pool);
-  call.positions = args.positions.data;
-  call.positions_dtype = args.positions.dtype;
-  call.positions_axis_stride = args.positions.rank() == 2 ? args.positions.strides[0] : 0;
-  call.pool_rows = rows.data();
+  call.pool_rows = rows == nullptr ? nullptr : rows->data();
+  call.places = places_of(args.positions, args.rope_sets);
   call.rope = &rope;
-  call.rope_sets = args.rope_sets.data;
-  call.rope_sets_dtype = args.rope_sets.dtype;
   call.angles = args.angles;
   const std::int64_t output_bytes =
       call.num_tokens * (call.num_qo_heads + call.num_kv_heads) * call.head_dim * item_size(call.dtype);
-  call.stream_pool = call.num_tokens >= kStreamPoolTokens;
+  call.stream_pool = rows != nullptr && streams_pool(call.num_tokens);
   call.stream_outputs = call.stream_pool && output_bytes >= kStreamOutputBytes && can_stream_outputs(call);
   return call;
 }
@@ -646,26 +796,12 @@ Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor) 
   return Error::out_of_memory();
 }
 
-Result<void> run(const RopePoolFusedArgs& args, Executor* executor) try {
-  const std::int64_t num_tokens = args.q.shape[0];
-  if (num_tokens == 0) return {};
-
-  const DefaultFloatModes modes;
-  // All that can fail comes before the first write.
-  const PoolRows rows(args.slots, args.k_pool.shape[0]);
-  const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
-  const RopePoolFusedCall call = resolve(args, rows, args.rope == nullptr ? *plain : args.rope->tables());
-
-  const std::int64_t token_bytes =
-      (2 * args.num_qo_heads + 5 * args.num_kv_heads) * args.head_dim * item_size(args.q.dtype);  // read and written
-  const std::int64_t bytes = num_tokens * token_bytes;
-
-  const auto kernel = cpu_kernels().value().rope_pool_fused;
-  const std::int64_t parts = std::min(num_tokens, bytes / (kSplitBytes / 2));
-  if (parts <= 2) {
-    kernel(call, 0, num_tokens);
-    return {};
-  }
+template <class Call>
+void run_tokens(void (*kernel)(const Call&, std::int64_t, std::int64_t), const Call& call, std::int64_t token_bytes,
+                Executor* executor) {
+  const std::int64_t num_tokens = call.num_tokens;
+  const std::int64_t parts = std::min(num_tokens, num_tokens * token_bytes / (kSplitBytes / 2));
+  if (parts <= 2) return kernel(call, 0, num_tokens);
   Executor& runner = executor != nullptr ? *executor : own_executor();
   runner.parallel_for(parts, [&](std::int64_t begin, std::int64_t end) {
     const DefaultFloatModes modes_of_worker;
@@ -674,6 +810,40 @@ Result<void> run(const RopePoolFusedArgs& args, Executor* executor) try {
     };
     kernel(call, token_of(begin), token_of(end));
   });
+}
+template void run_tokens(void (*)(const RopePoolFusedCall&, std::int64_t, std::int64_t), const RopePoolFusedCall&, std::int64_t,
+                         Executor*);
+template void run_tokens(void (*)(const WriteKvCall&, std::int64_t, std::int64_t), const WriteKvCall&, std::int64_t, Executor*);
+template void run_tokens(void (*)(const RerotateCall&, std::int64_t, std::int64_t), const RerotateCall&, std::int64_t,
+                         Executor*);
+
+Result<void> run(const RopePoolFusedArgs& args, Executor* executor) { return run_packed(args, 0, 0, executor); }
+
+Result<void> run_packed(const RopePoolFusedArgs& args, std::int64_t q_group_gap, std::int64_t q_out_group_gap,
+                        Executor* executor) try {
+  const std::int64_t num_tokens = args.q.shape[0];
+  if (num_tokens == 0) return {};
+
+  const DefaultFloatModes modes;
+  // All that can fail comes before the first write.
+  std::optional<PoolRows> rows;
+  if (args.k_pool.given()) rows.emplace(args.slots, args.k_pool.shape[0]);
+  const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
+  RopePoolFusedCall call = resolve(args, rows ? &*rows : nullptr, args.rope == nullptr ? *plain : args.rope->tables());
+  call.q_group_gap = q_group_gap;
+  call.q_out_group_gap = q_out_group_gap;
+  std::optional<PrologueOfCall> prologue;
+  if (args.head_ops != nullptr) {
+    prologue.emplace(*args.head_ops, args.head_dim);
+    call.prologue = &prologue->get();
+  }
+
+  const std::int64_t token_bytes =  // read and written
+      ((2 * args.num_qo_heads + 3 * args.num_kv_heads) * args.head_dim + 2 * args.num_kv_heads * call.v_head_dim) *
+      item_size(args.q.dtype);
+  const Kernels& kernels = cpu_kernels().value();
+  run_tokens(call.prologue == nullptr ? kernels.rope_pool_fused : kernels.rope_pool_fused_prologue, call, token_bytes,
+             executor);
   return {};
 } catch (const std::bad_alloc&) {
   return Error::out_of_memory();

@@ -77,6 +77,8 @@ Diagnosis diagnose(Refusal refusal, const RopePoolFusedArgs& a, const Error::Fin
       return diagnosis::rope_set_values(a, finding);
     case Refusal::position_outside_table:
       return diagnosis::table_positions(a, finding);
+    case Refusal::head_ops_unsuitable:
+      return diagnosis::head_ops(a, finding);
     default:  // of making a Rope, which has its own
       return {};
   }

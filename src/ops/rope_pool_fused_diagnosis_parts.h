@@ -141,4 +141,7 @@ Diagnosis rope_sets(const Args&, const Finding&);
 Diagnosis rope_set_values(const Args&, const Finding&);
 Diagnosis table_positions(const Args&, const Finding&);
 
+// HeadOps
+Diagnosis head_ops(const Args&, const Finding&);
+
 }  // namespace ropepool::diagnosis

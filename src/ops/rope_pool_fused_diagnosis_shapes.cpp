@@ -493,10 +493,22 @@ Diagnosis k_shape(const Args& a, const Finding&) {
   return c.named(counts);
 }
 
+// Of v or v_pool where the call says that values have a head_dim of their own.
+Diagnosis own_head_dim(const Args& a, const char* name, const Shape& values, const Shape& keys) {
+  if (values[0] != keys[0] || values[1] != keys[1]) return {};
+  if (values[2] == a.head_dim) {
+    return {format("{} has the head_dim of k, {}, and v_head_dim says {}", name, a.head_dim, *a.v_head_dim),
+            "leave v_head_dim out"};
+  }
+  return {format("{} has heads of {} lanes, and v_head_dim says {}", name, values[2], *a.v_head_dim),
+          format("v_head_dim={}", values[2])};
+}
+
 Diagnosis v_shape(const Args& a, const Finding&) {
   const Shape &k = a.k.shape, &v = a.v.shape;
   const std::int64_t d = a.head_dim, hq = a.num_qo_heads, hk = a.num_kv_heads;
   if (!is_3d(a.k) || !is_3d(a.v)) return {};
+  if (a.v_head_dim) return own_head_dim(a, "v", v, k);
   if (v[1] == k[1] && v[2] == k[2]) return token_counts_differ(a, "v", v[0], "k", k[0]);
   if (v[1] == hk && v[2] == d) return {"v is as the call says, and k is not", "mend k"};
   if (auto order = axes_in_other_order(v_heads(a), k[0], d); !order.cause.empty()) return order;
@@ -561,7 +573,7 @@ Diagnosis v_shape(const Args& a, const Finding&) {
     return {format("v has heads of {} lanes and k of {}: v may come from another kind of layer, have a head_dim of its own as "
                    "in MLA, or have been sliced at a wrong boundary",
                    v[2], k[2]),
-            "this call takes K and V of one head_dim"};
+            format("where values have heads of their own, v_head_dim={}", v[2])};
   }
   return {};
 }
@@ -689,13 +701,15 @@ Diagnosis k_pool_shape(const Args& a, const Finding&) { return pool_shape(a, "k_
 Diagnosis v_pool_shape(const Args& a, const Finding&) {
   const Shape &k = a.k_pool.shape, &v = a.v_pool.shape;
   if (!is_3d(a.k_pool) || !is_3d(a.v_pool)) return {};
-  if (v[1] == k[1] && v[2] == k[2]) {
+  if (a.v_head_dim && v[2] != *a.v_head_dim) return own_head_dim(a, "v_pool", v, k);
+  if (v[1] == k[1] && v[2] == a.v_head_dim.value_or(k[2])) {
     return {
         format("v_pool has {} slots and k_pool has {}: {}", v[0], k[0],
                std::abs(v[0] - k[0]) == 1 ? "one of them has a row for padding that the other lacks, or they are of two pools"
                                           : "they are of two pools, or one of them was sliced"),
         "make both pools with one number of slots"};
   }
+  if (a.v_head_dim) return {};
   if (v[1] == a.num_kv_heads && v[2] == a.head_dim) return {"v_pool is as the call says, and k_pool is not", "mend k_pool"};
   return pool_shape(a, "v_pool", a.v_pool);
 }

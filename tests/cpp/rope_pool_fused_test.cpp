@@ -324,7 +324,7 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
         const auto before = c.memory.copy();
         const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
         const auto frequencies = plain_rope(head_dim, c.args.rope_base);
-        auto call = resolve(c.args, rows, *frequencies);
+        auto call = resolve(c.args, &rows, *frequencies);
         const auto run = [&](bool outputs, bool pool) {
           c.memory.restore(before);
           call.stream_outputs = outputs;
@@ -357,7 +357,7 @@ TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
     change(a);
     const PoolRows rows(a.slots, 1);
     const auto frequencies = plain_rope(a.head_dim, a.rope_base);
-    const auto call = resolve(a, rows, *frequencies);
+    const auto call = resolve(a, &rows, *frequencies);
     return std::pair(call.stream_outputs, call.stream_pool);
   };
   const auto nothing = [](RopePoolFusedArgs&) {};

@@ -15,6 +15,24 @@ _K = TypeVar("_K", bound=SupportsDLPack)
 _KPool = TypeVar("_KPool", bound=SupportsDLPack)
 _VPool = TypeVar("_VPool", bound=SupportsDLPack)
 
+class RMSNorm:
+    def __init__(self, weight: SupportsDLPack | None = None, *, eps: float, unit_offset: bool = False) -> None: ...
+    @property
+    def weight(self) -> Any: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def unit_offset(self) -> bool: ...
+
+class LayerNorm:
+    def __init__(self, weight: SupportsDLPack | None = None, *, eps: float) -> None: ...
+    @property
+    def weight(self) -> Any: ...
+    @property
+    def eps(self) -> float: ...
+
+HeadNorm = RMSNorm | LayerNorm
+
 class LinearScaling:
     def __init__(self, *, factor: float) -> None: ...
     @property
@@ -165,6 +183,13 @@ def rope_pool_fused(
     rope: Rope | None = None,
     rope_sets: SupportsDLPack | None = None,
     angles: Literal["exact", "float32"] = "exact",
+    v_head_dim: SupportsIndex | None = None,
+    q_bias: SupportsDLPack | None = None,
+    k_bias: SupportsDLPack | None = None,
+    v_bias: SupportsDLPack | None = None,
+    q_norm: HeadNorm | None = None,
+    k_norm: HeadNorm | None = None,
+    q_scale: SupportsFloat | SupportsIndex = 1.0,
     q_out: _Q | None = None,
     k_out: _K | None = None,
 ) -> tuple[_Q, _K, _KPool, _VPool]: ...
@@ -184,9 +209,79 @@ def check(
     rope: Rope | None = None,
     rope_sets: SupportsDLPack | None = None,
     angles: Literal["exact", "float32"] = "exact",
+    v_head_dim: SupportsIndex | None = None,
+    q_bias: SupportsDLPack | None = None,
+    k_bias: SupportsDLPack | None = None,
+    v_bias: SupportsDLPack | None = None,
+    q_norm: HeadNorm | None = None,
+    k_norm: HeadNorm | None = None,
+    q_scale: SupportsFloat | SupportsIndex = 1.0,
     q_out: SupportsDLPack | None = None,
     k_out: SupportsDLPack | None = None,
 ) -> list[ContractError]: ...
+def rope_pool_fused_qkv(
+    qkv: SupportsDLPack,
+    positions: SupportsDLPack,
+    slots: SupportsDLPack,
+    k_pool: _KPool,
+    v_pool: _VPool,
+    *,
+    head_dim: SupportsIndex,
+    num_qo_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex,
+    rope_base: SupportsFloat | SupportsIndex | None = None,
+    rope: Rope | None = None,
+    rope_sets: SupportsDLPack | None = None,
+    angles: Literal["exact", "float32"] = "exact",
+    order: Literal["blocks", "groups"] = "blocks",
+    bias: SupportsDLPack | None = None,
+    q_norm: HeadNorm | None = None,
+    k_norm: HeadNorm | None = None,
+    q_scale: SupportsFloat | SupportsIndex = 1.0,
+    in_place: bool = False,
+    q_out: SupportsDLPack | None = None,
+    k_out: SupportsDLPack | None = None,
+) -> tuple[Any, Any, _KPool, _VPool]: ...
+def rope(
+    q: _Q,
+    k: _K,
+    positions: SupportsDLPack,
+    *,
+    head_dim: SupportsIndex,
+    num_qo_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex,
+    rope_base: SupportsFloat | SupportsIndex | None = None,
+    rope: Rope | None = None,
+    rope_sets: SupportsDLPack | None = None,
+    angles: Literal["exact", "float32"] = "exact",
+    q_out: _Q | None = None,
+    k_out: _K | None = None,
+) -> tuple[_Q, _K]: ...
+def write_kv(
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    slots: SupportsDLPack,
+    k_pool: _KPool,
+    v_pool: _VPool,
+    *,
+    head_dim: SupportsIndex,
+    num_kv_heads: SupportsIndex,
+    v_head_dim: SupportsIndex | None = None,
+) -> tuple[_KPool, _VPool]: ...
+def rerotate(
+    k_pool: _KPool,
+    slots: SupportsDLPack,
+    old_positions: SupportsDLPack,
+    new_positions: SupportsDLPack,
+    *,
+    head_dim: SupportsIndex,
+    num_kv_heads: SupportsIndex,
+    rope_base: SupportsFloat | SupportsIndex | None = None,
+    rope: Rope | None = None,
+    old_sets: SupportsDLPack | None = None,
+    new_sets: SupportsDLPack | None = None,
+    angles: Literal["exact", "float32"] = "exact",
+) -> _KPool: ...
 def errors() -> list[ErrorEntry]: ...
 def find_error(text: str) -> ErrorEntry | None: ...
 def set_num_threads(num_threads: int) -> None: ...

@@ -1,4 +1,4 @@
-"""Outputs for arrays that are not NumPy's."""
+"""Outputs for arrays that are not NumPy's, and for parts of a packed QKV."""
 
 import sys
 from typing import Any
@@ -16,3 +16,21 @@ def output_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
         if empty_like is not None and library != "__main__":
             return empty_like(array)
     return np.empty(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def views_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, groups: bool) -> tuple[Any, Any]:
+    """Q and K within a packed QKV of the order "blocks" or "groups": [tokens, heads, head_dim], Q by groups one axis more."""
+    num_tokens = qkv.shape[0]
+    if groups:
+        each = num_qo_heads // num_kv_heads
+        heads = qkv.reshape(num_tokens, num_kv_heads, each + 2, head_dim)
+        return heads[:, :, :each], heads[:, :, each]
+    heads = qkv.reshape(num_tokens, num_qo_heads + 2 * num_kv_heads, head_dim)
+    return heads[:, :num_qo_heads], heads[:, num_qo_heads : num_qo_heads + num_kv_heads]
+
+
+def outputs_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, groups: bool) -> tuple[Any, Any]:
+    """New arrays for them, [tokens, heads, head_dim]."""
+    views = views_of_qkv(qkv, num_qo_heads, num_kv_heads, head_dim, groups)
+    q, k = (output_like(view, tuple(view.shape), str(view.dtype)) for view in views)
+    return q.reshape(qkv.shape[0], num_qo_heads, head_dim), k

@@ -1,0 +1,70 @@
+// The kernel of rerotate for the CPU: rows of the pool turned where they stand, by the angle between two places.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/rerotate.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include <hwy/highway.h>
+
+#include "core/rerotate_call.h"
+#include "core/rope_tables.h"
+#include "cpu/dispatch.h"
+#include "cpu/kernels.h"
+#include "cpu/rotation-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ropepool {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class Type, Pairing kPairing>
+void run(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
+  CosSin angles;
+  const Part first = part_of(*call.rope, call.head_dim, 0);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t row = call.pool_rows[t];
+    if (row < 0) continue;
+    const Heads<Type> keys(call.k_pool, row);
+    const auto compute = [&](const Part& part) HWY_ATTR {
+      angles_between(*call.rope, call.angles, call.from, call.to, t, part.first, part.count, angles);
+      arrange<Type, kPairing>(part.count, angles);
+    };
+    if (first.alone()) compute(first);
+    for_parts(*call.rope, call.head_dim, first, compute, [&](const Part& part) HWY_ATTR {
+      turn<Type, kPairing, false>(part, angles, AsTheyStand<Type>{keys}, 0, call.num_kv_heads, ToHeads<Type, false>{keys});
+    });
+  }
+}
+
+template <class Type>
+void run_type(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
+  if (call.rope->pairing == Pairing::neox) return run<Type, Pairing::neox>(call, begin, end);
+  return run<Type, Pairing::interleaved>(call, begin, end);
+}
+
+void rerotate(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
+  switch (call.dtype) {
+    case DType::f32:
+      return run_type<F32>(call, begin, end);
+    case DType::f16:
+      return run_type<F16>(call, begin, end);
+    default:
+      return run_type<BF16>(call, begin, end);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ropepool
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ropepool {
+namespace {
+HWY_EXPORT(rerotate);
+}  // namespace
+
+cpu::Kernel<RerotateCall> cpu::rerotate_kernel(std::int64_t target) {
+  return HWY_DISPATCH_TABLE(rerotate)[cpu::dispatch_index(target)];
+}
+}  // namespace ropepool
+#endif

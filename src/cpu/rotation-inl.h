@@ -1,0 +1,181 @@
+// Heads turned by the angles of their token.
+// Included by kernels, which Highway compiles once for each SIMD target.
+#if defined(ROPEPOOL_CPU_ROTATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPEPOOL_CPU_ROTATION_INL_H_
+#undef ROPEPOOL_CPU_ROTATION_INL_H_
+#else
+#define ROPEPOOL_CPU_ROTATION_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/rope_tables.h"
+#include "cpu/angles-inl.h"
+#include "cpu/heads-inl.h"
+#include "cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ropepool {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Where lanes come from: as they stand in memory.
+template <class Type>
+struct AsTheyStand {
+  Heads<Type> heads;
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
+    return Type::load(d, heads[h] + at);
+  }
+  template <class D>
+  HWY_INLINE auto load_two(D d, std::int64_t h, std::int64_t at) const {
+    return Type::load_two(d, heads[h] + at);
+  }
+  template <class To>
+  HWY_INLINE void pass(To to, std::int64_t h, std::int64_t begin, std::int64_t end) const {
+    to.copy_lanes(heads[h], begin, end);
+  }
+};
+
+// Pairs first to first + count of heads `begin` to `end` turn by angles 0 to count; `from` has their lanes, `to(h)` is where
+// head h goes. The rotated lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so that
+// angles stay in registers.
+template <class Type, class From, class ToHead,
+          class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
+HWY_INLINE void rotate_halves(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
+                              std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
+  std::int64_t done = 0;
+  if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
+    const D d;
+    const hn::Repartition<std::uint16_t, D> d16;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (; done + 2 * n <= count; done += 2 * n) {
+      const Two<D> c{hn::Load(d, angles.cos + done), hn::Load(d, angles.cos + done + n)};
+      const Two<D> s{hn::Load(d, angles.sin + done), hn::Load(d, angles.sin + done + n)};
+      const std::int64_t i = offset + first + done, j = half + i;
+      for (std::int64_t h = begin; h < end; ++h) {
+        const Two<D> x = from.load_two(d, h, i), y = from.load_two(d, h, j);
+        const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
+                         hn::NegMulAdd(y.second, s.second, hn::Mul(x.second, c.second))};
+        const Two<D> high{hn::MulAdd(x.first, s.first, hn::Mul(y.first, c.first)),
+                          hn::MulAdd(x.second, s.second, hn::Mul(y.second, c.second))};
+        to(h).store(d16, Type::round_two(d, low), i);
+        to(h).store(d16, Type::round_two(d, high), j);
+      }
+    }
+  }
+  for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
+    const auto c = hn::Load(d, angles.cos + at), s = hn::Load(d, angles.sin + at);
+    const std::int64_t i = offset + first + at, j = half + i;
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto x = from.load(d, h, i), y = from.load(d, h, j);
+      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), i);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), j);
+    }
+  });
+}
+
+// The same where lanes 2i and 2i + 1 are a pair.
+template <class Type, class From, class ToHead, class D = hn::ScalableTag<float>>
+HWY_INLINE void rotate_neighbours(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t first,
+                                  std::int64_t count, const CosSin& angles, ToHead to) {
+  const std::int64_t start = offset + 2 * first;
+#if HWY_TARGET == HWY_SCALAR
+  const hn::CappedTag<float, 1> d;
+  for (std::int64_t lane = 0; lane < 2 * count; lane += 2) {
+    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane + 1);
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto x = from.load(d, h, start + lane), y = from.load(d, h, start + lane + 1);
+      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), start + lane);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), start + lane + 1);
+    }
+  }
+#else
+  std::int64_t done = 0;  // pairs
+  if constexpr (Type::kEvenOdd) {
+    const D d;
+    const hn::Repartition<std::uint16_t, D> d16;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (; done + n <= count; done += n) {
+      const auto c = hn::Load(d, angles.cos + done), s = hn::Load(d, angles.sin + done);
+      const std::int64_t at = start + 2 * done;
+      for (std::int64_t h = begin; h < end; ++h) {
+        const Two<D> pair = from.load_two(d, h, at);
+        const Two<D> turned{hn::NegMulAdd(pair.second, s, hn::Mul(pair.first, c)),
+                            hn::MulAdd(pair.first, s, hn::Mul(pair.second, c))};
+        to(h).store(d16, Type::round_two(d, turned), at);
+      }
+    }
+  }
+  for_lanes<kMaxFloats, 2>(2 * done, 2 * count, [&](auto d, std::int64_t lane) HWY_ATTR {
+    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane);  // -s for the first of a pair
+    const std::int64_t at = start + lane;
+    for (std::int64_t h = begin; h < end; ++h) {
+      const auto pair = from.load(d, h, at);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(hn::Reverse2(d, pair), s, hn::Mul(pair, c))), at);
+    }
+  });
+#endif
+}
+
+// Pairs that are turned at once: all of a head, but for heads of more than 2 * kMaxPairs. A copy of its own, since the compiler
+// must take every store for one into the call.
+struct Part {
+  std::int64_t offset, half;  // as rotate_halves has them
+  std::int64_t first, count;  // pairs
+  std::int64_t head_dim;      // where lanes that do not turn go with these pairs, else 0
+
+  bool alone() const { return count == half; }
+};
+
+HWY_INLINE Part part_of(const RopeTables& rope, std::int64_t head_dim, std::int64_t first) {
+  const std::int64_t half = rope.num_pairs(), count = std::min(kMaxPairs, half - first);
+  const bool passes = first + count == half && rope.rotary_dim < head_dim;
+  return {rope.rotary_offset, half, first, count, passes ? head_dim : 0};
+}
+
+// Calls turn_part(part) for each part of `first` and those that follow it. The angles of one that is not alone are computed for
+// it each time, by angles_of(part).
+template <class AnglesOf, class TurnPart>
+HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, Part part, AnglesOf angles_of, TurnPart turn_part) {
+  for (;;) {
+    if (!part.alone()) angles_of(part);
+    turn_part(part);
+    if (part.first + part.count == part.half) return;
+    part = part_of(rope, head_dim, part.first + part.count);
+  }
+}
+
+template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
+HWY_INLINE void turn(const Part& part, const CosSin& angles, From from, std::int64_t begin, std::int64_t end, ToHead to) {
+  // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
+  // the other.
+  constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
+  const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
+  for (std::int64_t h = begin; h < end; h += step) {
+    if constexpr (kPairing == Pairing::neox) {
+      rotate_halves<Type>(from, h, h + step, part.offset, part.half, part.first, part.count, angles, to);
+    } else {
+      rotate_neighbours<Type>(from, h, h + step, part.offset, part.first, part.count, angles, to);
+    }
+  }
+  if (part.head_dim > 0) {  // what stands before and behind the rotated lanes
+    const std::int64_t behind = part.offset + 2 * part.half;
+    for (std::int64_t h = begin; h < end; ++h) {
+      if (part.offset > 0) from.pass(to(h), h, 0, part.offset);
+      if (behind < part.head_dim) from.pass(to(h), h, behind, part.head_dim);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ropepool
+HWY_AFTER_NAMESPACE();
+
+#endif
