@@ -29,7 +29,7 @@ enum class Refusal : int {
   position_out_of_range = 21,  // RP021: positions[{token}] is {position}, beyond +-2147483647
   rope_form_unsupported = 22,  // RP022: Rope: {argument} must be {requirement}, got {actual}
   rope_wider_than_heads = 23,  // RP023: the rope turns lanes {first} to {last}, but heads have {head_dim}
-  rope_sets_unsuitable = 24,  // RP024: rope_sets must be {expected}, got {actual}
+  rope_sets_unsuitable = 24,  // RP024: {argument} must be {expected}, got {actual}
   rope_set_out_of_range = 25,  // RP025: rope_sets[{token}] is {set}, but the rope has {num_sets} sets
   position_outside_table = 26,  // RP026: positions[{token}] is {position}, but the rope's table has {rows} positions
   rope_type_unknown = 27,  // RP027: Rope config: {key} names the unknown rope type {type}

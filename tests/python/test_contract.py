@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 
 import numpy as np
@@ -502,6 +503,13 @@ class OnDevice(np.ndarray):
         return 2, 0
 
 
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(ropepool.rope_pool_fused).parameters.items()
+    if parameter.default is not parameter.empty
+}
+
+
 def names_of_guards(call):
     """What guards are expressions over: NumPy, and the arguments with their defaults."""
     arrays = {
@@ -509,8 +517,7 @@ def names_of_guards(call):
         for name, value in call.items()
         if name in ARRAYS
     }
-    defaults = {"q_out": None, "k_out": None, "rope": None, "rope_sets": None, "rope_base": None, "angles": "exact"}
-    return {"np": np} | defaults | call | arrays
+    return {"np": np} | DEFAULTS | call | arrays
 
 
 def disagreements(call):

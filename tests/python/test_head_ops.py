@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import FLOATS, assert_same_bits, bits, copies
 from ropepool import Rope
+from test_contract import DEFAULTS
 from test_op_properties import SETTINGS, calls
 
 BF16 = ml_dtypes.bfloat16
@@ -695,6 +696,30 @@ def test_an_unsuitable_bias_or_weight_is_refused(what):
     assert error.expected and (actual is None or error.actual == actual)
     entry = ropepool.explain(error.summary)
     assert entry["code"] == "RP034" and argument in entry["argument"].split(", ")
+
+
+def test_the_guard_says_what_check_says():
+    (entry,) = (entry for entry in ropepool.errors() if entry["code"] == "RP034")
+    base = call_for(Turn().make(), 4, 64, 3, 2)
+    changes = [{argument: make()} for argument, make, _ in UNSUITABLE.values()]
+    changes += [{"q_scale": scale} for scale in (np.inf, np.nan, 0.0, 3)]
+    changes += [
+        {name: make(64, eps=eps)} for name in ("q_norm", "k_norm") for make in (rms, layer) for eps in (-1.0, np.nan, 0.0)
+    ]
+    changes += [
+        {"q_bias": zeros(192), "k_norm": rms(2, 64), "q_norm": layer(192)},
+        {"v_bias": zeros(2, 96), "v_head_dim": 96},
+        {},
+    ]
+    said = []
+    for change in changes:
+        call = base | change
+        if call.get("v_head_dim"):
+            call |= {"v": zeros(4, 2, 96), "v_pool": zeros(7, 2, 96)}
+        holds = eval(entry["guard"], {"np": np, **DEFAULTS, **call})
+        assert holds == ("RP034" not in [error.code for error in ropepool.check(**call)]), change
+        said.append(bool(holds))
+    assert said.count(True) == 9
 
 
 @pytest.mark.parametrize("eps", [-1e-6, -np.inf, np.inf, np.nan])
