@@ -292,6 +292,7 @@ int ropepool_rope_from_config_file(const char* path, const char* layer_type, int
 int ropepool_rope_join(const ropepool_rope* const* ropes, int64_t num_ropes, ropepool_rope** rope) try {
   if (const int number = begin(rope)) return number;
   if (ropes == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "ropes is NULL");
+  if (num_ropes < 0) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("num_ropes is {}", num_ropes));
   std::vector<Rope> parts;
   for (int64_t i = 0; i < num_ropes; ++i) {
     if (ropes[i] == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("ropes[{}] is NULL", i));

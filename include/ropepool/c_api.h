@@ -29,10 +29,10 @@ ROPEPOOL_API int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, 
                                           const DLTensor* q_out, const DLTensor* k_out, int64_t head_dim, int64_t num_qo_heads,
                                           int64_t num_kv_heads, double rope_base);
 
-/* ---- Ropes that are more than a rope_base, as rope.h and rope_config.h have them */
-
-/* How positions become rotations: frequencies, and which lanes of a head they turn. A rope never changes: any number of threads
- * and calls may use one at once. Whoever makes one frees it, once no call that uses it runs. */
+/* How positions become rotations, where that is more than a rope_base: frequencies, and which lanes of a head they turn. A rope
+ * never changes: any number of threads and calls may use one at once. Whoever makes one frees it, once no call that uses it
+ * runs. The functions that make one return 0 and set *rope, or another number and set it to NULL; what makes no sense is
+ * refused with 22, a config with 27 to 30 too. */
 typedef struct ropepool_rope ropepool_rope;
 
 enum ropepool_pairing {
@@ -57,9 +57,6 @@ typedef struct ropepool_rope_form {
   double attention_scale;  /* what cos and sin are multiplied by; 0: 1 */
 } ropepool_rope_form;
 
-/* Makers return 0 and set *rope, or another number and set it to NULL. What makes no sense is refused with 22, a config with 27
- * to 30 as well. */
-
 /* Plain RoPE, whole or partial heads, with sections or without: pair i turns by base^(-2i / rotary_dim) a position. A rope with
  * a scaling (linear, dynamic, yarn, llama3, longrope, proportional) is made from a config: a text of its few keys will do,
  * {"head_dim": 128, "rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}. */
@@ -68,8 +65,7 @@ ROPEPOOL_API int ropepool_rope_make(const ropepool_rope_form* form, ropepool_rop
 ROPEPOOL_API int ropepool_rope_from_frequencies(const double* frequencies, int64_t num_frequencies,
                                                 const ropepool_rope_form* form, ropepool_rope** rope);
 /* cos and sin of the caller's own: [positions, rotary_dim], the cos of all pairs, then their sin; float32, float16 or bfloat16
- * on the CPU, with an innermost stride of 1. The data are read at each call and must outlive the rope; the DLTensor need not.
- */
+ * on the CPU, innermost stride 1. The data are read at each call and must outlive the rope; the DLTensor need not. */
 ROPEPOOL_API int ropepool_rope_from_table(const DLTensor* cos_sin, const ropepool_rope_form* form, ropepool_rope** rope);
 /* `json` is the text of a model's config.json, or GGUF metadata as one JSON object. `layer_type` says which rope of a model
  * that has several ("full_attention", "sliding_attention"); else NULL. `length` is the most tokens a sequence may get: dynamic
@@ -89,8 +85,6 @@ ROPEPOOL_API int64_t ropepool_rope_rotary_offset(const ropepool_rope* rope);
 ROPEPOOL_API int ropepool_rope_pairing(const ropepool_rope* rope);      /* enum ropepool_pairing */
 ROPEPOOL_API int64_t ropepool_rope_num_sets(const ropepool_rope* rope); /* above 1: a call needs rope_sets */
 ROPEPOOL_API int64_t ropepool_rope_num_axes(const ropepool_rope* rope); /* of a position: 1 but for M-RoPE */
-
-/* ---- A call with options */
 
 enum ropepool_angles { ROPEPOOL_ANGLES_EXACT = 0, ROPEPOOL_ANGLES_FLOAT32 = 1 };
 
