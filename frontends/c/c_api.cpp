@@ -1,13 +1,25 @@
 // The C interface: DLTensor in, a number out. No exception leaves it.
 #include <ropepool/c_api.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <iterator>
+#include <memory>
 #include <new>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ropepool/catalog.h>
 #include <ropepool/executor.h>
+#include <ropepool/rope_config.h>
 #include <ropepool/rope_pool_fused.h>
 #include <ropepool/runtime.h>
 
@@ -15,10 +27,16 @@
 #include "core/of_this_thread.h"
 #include "dlpack.h"
 
+struct ropepool_rope {
+  ropepool::Rope rope;
+};
+
 namespace {
 
 using ropepool::Error;
 using ropepool::Result;
+using ropepool::Rope;
+using Options = ropepool_rope_pool_fused_options;
 
 // Of the calling thread.
 struct LastMessage {
@@ -59,18 +77,16 @@ class NarrowExecutor final : public ropepool::Executor {
   int width_;
 };
 
-}  // namespace
+int out_of_memory() { return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory"); }
 
-int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions,
-                                  const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
-                                  const DLTensor* k_out, const ropepool_rope_pool_fused_options* options) try {
-  if (options == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "options is NULL");
-  if (options->size != sizeof(ropepool_rope_pool_fused_options)) {
-    return fail(ROPEPOOL_INVALID_ARGUMENT,
-                fmt::format("options->size is {}, but this library knows the size {}: set it to "
-                            "sizeof(ropepool_rope_pool_fused_options) of the header that came with the library",
-                            options->size, sizeof(ropepool_rope_pool_fused_options)));
-  }
+int unknown_size(const char* what, const char* type, std::size_t size, std::size_t known) {
+  return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->size is {}, but this library knows the size {}: set it to sizeof({}) "
+                                                     "of the header that came with the library",
+                                                     what, size, known, type));
+}
+
+int call(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions, const DLTensor* slots,
+         const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out, const Options& options) {
   struct Argument {
     const char* name;
     const DLTensor* tensor;
@@ -85,8 +101,8 @@ int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DL
       return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
     }
   }
-  if (options->num_threads < 0) {
-    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options->num_threads));
+  if (options.num_threads < 0) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options.num_threads));
   }
   ropepool::RopePoolFusedArgs args;
   ropepool::from_dlpack(*q, args.q);
@@ -98,25 +114,211 @@ int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DL
   ropepool::from_dlpack(*v_pool, args.v_pool);
   if (q_out != nullptr) ropepool::from_dlpack(*q_out, args.q_out);
   if (k_out != nullptr) ropepool::from_dlpack(*k_out, args.k_out);
-  args.head_dim = options->head_dim;
-  args.num_qo_heads = options->num_qo_heads;
-  args.num_kv_heads = options->num_kv_heads;
-  args.rope_base = options->rope_base;
-  args.angles = static_cast<ropepool::Angles>(options->angles);
-  if (options->num_threads == 0) return finish(ropepool::rope_pool_fused(args));
-  NarrowExecutor executor(options->num_threads);
+  args.head_dim = options.head_dim;
+  args.num_qo_heads = options.num_qo_heads;
+  args.num_kv_heads = options.num_kv_heads;
+  args.angles = static_cast<ropepool::Angles>(options.angles);
+  if (options.rope != nullptr) args.rope = &options.rope->rope;
+  if (options.rope == nullptr || options.rope_base != 0) args.rope_base = options.rope_base;
+  if (options.rope_sets != nullptr) {
+    if (options.rope_sets->ndim > 0 && options.rope_sets->shape == nullptr) {
+      return fail(ROPEPOOL_INVALID_ARGUMENT, "options->rope_sets->shape is NULL");
+    }
+    ropepool::from_dlpack(*options.rope_sets, args.rope_sets);
+  }
+  if (options.num_threads == 0) return finish(ropepool::rope_pool_fused(args));
+  NarrowExecutor executor(options.num_threads);
   return finish(ropepool::rope_pool_fused(args, &executor));
+}
+
+// ---- Ropes
+
+// 0, and *rope NULL until there is one.
+int begin(ropepool_rope** rope) {
+  if (rope == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "rope is NULL");
+  *rope = nullptr;
+  return ROPEPOOL_OK;
+}
+
+int finish(Result<Rope> made, ropepool_rope** rope) {
+  if (!made) return fail(made.error().number(), made.error().message());
+  *rope = new ropepool_rope{std::move(made.value())};
+  return ROPEPOOL_OK;
+}
+
+int read_form(const ropepool_rope_form* given, ropepool::RopeForm& form) {
+  if (given == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "form is NULL");
+  if (given->size != sizeof *given) return unknown_size("form", "ropepool_rope_form", given->size, sizeof *given);
+  if (given->pairing != ROPEPOOL_PAIRING_NEOX && given->pairing != ROPEPOOL_PAIRING_INTERLEAVED) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("form->pairing is {}", given->pairing));
+  }
+  if (given->section_order != ROPEPOOL_SECTIONS_BLOCKS && given->section_order != ROPEPOOL_SECTIONS_INTERLEAVED) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("form->section_order is {}", given->section_order));
+  }
+  if (given->num_sections < 0 || (given->num_sections > 0) != (given->sections != nullptr)) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("form->num_sections is {}, and form->sections {}", given->num_sections,
+                                                       given->sections == nullptr ? "NULL" : "given"));
+  }
+  form.base = given->base;
+  form.rotary_dim = given->rotary_dim;
+  form.rotary_offset = given->rotary_offset;
+  form.pairing = static_cast<ropepool::Pairing>(given->pairing);
+  if (given->num_sections > 0) {
+    form.sections = {{given->sections, given->sections + given->num_sections},
+                     static_cast<ropepool::Sections::Order>(given->section_order)};
+  }
+  if (given->attention_scale != 0) form.attention_scale = given->attention_scale;
+  return ROPEPOOL_OK;
+}
+
+// Where frequencies or a table stand in the place of a base.
+int read_form_without_base(const ropepool_rope_form* given, ropepool::RopeForm& form) {
+  const int number = read_form(given, form);
+  if (form.base == 0) form.base = ropepool::RopeForm{}.base;
+  return number;
+}
+
+ropepool::RopeConfigOptions config_options(const char* layer_type, std::int64_t length) {
+  ropepool::RopeConfigOptions options;
+  if (layer_type != nullptr) options.layer_type = layer_type;
+  if (length != 0) options.length = length;
+  return options;
+}
+
+Result<std::string> text_of_config(std::string path) {
+  std::error_code no_folder;
+  if (std::filesystem::is_directory(path, no_folder)) path += "/config.json";
+  const auto cannot_read = [&] {
+    return Error::runtime(fmt::format("cannot read {}: {}", path, std::generic_category().message(errno)));
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) return cannot_read();
+  std::string text;
+  char part[65536];
+  while (const std::size_t count = std::fread(part, 1, sizeof part, file.get())) text.append(part, count);
+  if (std::ferror(file.get()) != 0) return cannot_read();
+  return text;
+}
+
+template <class Property>
+auto of_rope(const ropepool_rope* rope, Property property) -> decltype(property(rope->rope)) {
+  if (rope == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "rope is NULL");
+  return property(rope->rope);
+}
+
+}  // namespace
+
+int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions,
+                                  const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
+                                  const DLTensor* k_out, const ropepool_rope_pool_fused_options* options) try {
+  if (options == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "options is NULL");
+  // The sizes that a header has had; the first one ended before rope.
+  constexpr std::size_t kSizes[] = {offsetof(Options, rope), sizeof(Options)};
+  if (std::find(std::begin(kSizes), std::end(kSizes), options->size) == std::end(kSizes)) {
+    return unknown_size("options", "ropepool_rope_pool_fused_options", options->size, sizeof(Options));
+  }
+  if (options->size == sizeof(Options)) return call(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, *options);
+  Options whole{};
+  std::memcpy(&whole, options, options->size);
+  return call(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, whole);
 } catch (const std::bad_alloc&) {
-  return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
+  return out_of_memory();
 }
 
 int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions,
                              const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
                              const DLTensor* k_out, int64_t head_dim, int64_t num_qo_heads, int64_t num_kv_heads,
-                             double rope_base) {
-  const ropepool_rope_pool_fused_options options = {sizeof options,        head_dim, num_qo_heads, num_kv_heads, rope_base,
-                                                    ROPEPOOL_ANGLES_EXACT, 0};
-  return ropepool_rope_pool_fused_with(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, &options);
+                             double rope_base) try {
+  const Options options = {sizeof options,        head_dim, num_qo_heads, num_kv_heads, rope_base,
+                           ROPEPOOL_ANGLES_EXACT, 0,        nullptr,      nullptr};
+  return call(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, options);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// A list that is longer than memory is a std::length_error.
+int ropepool_rope_make(const ropepool_rope_form* form, ropepool_rope** rope) try {
+  ropepool::RopeForm read;
+  if (const int number = begin(rope)) return number;
+  if (const int number = read_form(form, read)) return number;
+  return finish(Rope::make(read), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_from_frequencies(const double* frequencies, int64_t num_frequencies, const ropepool_rope_form* form,
+                                   ropepool_rope** rope) try {
+  ropepool::RopeForm read;
+  if (const int number = begin(rope)) return number;
+  if (frequencies == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "frequencies is NULL");
+  if (num_frequencies < 0) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("num_frequencies is {}", num_frequencies));
+  if (const int number = read_form_without_base(form, read)) return number;
+  return finish(Rope::from_frequencies({frequencies, frequencies + num_frequencies}, read), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_from_table(const DLTensor* cos_sin, const ropepool_rope_form* form, ropepool_rope** rope) try {
+  ropepool::RopeForm read;
+  if (const int number = begin(rope)) return number;
+  if (cos_sin == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "cos_sin is NULL");
+  if (cos_sin->ndim > 0 && cos_sin->shape == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "cos_sin->shape is NULL");
+  if (const int number = read_form_without_base(form, read)) return number;
+  ropepool::Tensor table;
+  ropepool::from_dlpack(*cos_sin, table);
+  return finish(Rope::from_table(table, read), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_from_config(const char* json, const char* layer_type, int64_t length, ropepool_rope** rope) try {
+  if (const int number = begin(rope)) return number;
+  if (json == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "json is NULL");
+  return finish(ropepool::rope_from_config(json, config_options(layer_type, length)), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_from_config_file(const char* path, const char* layer_type, int64_t length, ropepool_rope** rope) try {
+  if (const int number = begin(rope)) return number;
+  if (path == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "path is NULL");
+  const auto text = text_of_config(path);
+  if (!text) return fail(text.error().number(), text.error().message());
+  return finish(ropepool::rope_from_config(text.value(), config_options(layer_type, length)), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_join(const ropepool_rope* const* ropes, int64_t num_ropes, ropepool_rope** rope) try {
+  if (const int number = begin(rope)) return number;
+  if (ropes == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "ropes is NULL");
+  if (num_ropes < 0) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("num_ropes is {}", num_ropes));
+  std::vector<Rope> parts;
+  for (int64_t i = 0; i < num_ropes; ++i) {
+    if (ropes[i] == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("ropes[{}] is NULL", i));
+    parts.push_back(ropes[i]->rope);
+  }
+  return finish(Rope::join(parts), rope);
+} catch (const std::exception&) {
+  return out_of_memory();
+}
+
+void ropepool_rope_free(ropepool_rope* rope) { delete rope; }
+
+int64_t ropepool_rope_rotary_dim(const ropepool_rope* rope) {
+  return of_rope(rope, [](const Rope& r) { return r.rotary_dim(); });
+}
+int64_t ropepool_rope_rotary_offset(const ropepool_rope* rope) {
+  return of_rope(rope, [](const Rope& r) { return r.rotary_offset(); });
+}
+int ropepool_rope_pairing(const ropepool_rope* rope) {
+  return of_rope(rope, [](const Rope& r) { return static_cast<int>(r.pairing()); });
+}
+int64_t ropepool_rope_num_sets(const ropepool_rope* rope) {
+  return of_rope(rope, [](const Rope& r) { return r.num_sets(); });
+}
+int64_t ropepool_rope_num_axes(const ropepool_rope* rope) {
+  return of_rope(rope, [](const Rope& r) { return r.num_axes(); });
 }
 
 const char* ropepool_last_error_message(void) { return ropepool::of_this_thread<LastMessage>().text.c_str(); }
@@ -136,11 +338,11 @@ int ropepool_set_num_threads(int num_threads) try {
   const auto done = ropepool::set_num_threads(num_threads);
   return done.ok() ? ROPEPOOL_OK : fail(ROPEPOOL_INVALID_ARGUMENT, done.error().message());
 } catch (const std::bad_alloc&) {
-  return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
+  return out_of_memory();
 }
 
 int ropepool_get_num_threads(void) try { return ropepool::get_num_threads(); } catch (const std::bad_alloc&) {
-  return fail(ROPEPOOL_OUT_OF_MEMORY, "out of memory");
+  return out_of_memory();
 }
 
 const char* ropepool_version(void) { return ropepool::version(); }

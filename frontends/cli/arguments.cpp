@@ -86,6 +86,13 @@ class Finder {
     return given.value_or(std::numeric_limits<double>::quiet_NaN());
   }
 
+  void rope(const Parameters& given) {
+    std::string value = *given.rope;
+    if (given.layer_type) value += ", " + *given.layer_type;
+    if (given.length) value += fmt::format(", length {}", *given.length);
+    found.push_back({"rope", std::move(value), "flag"});
+  }
+
   Angles angles(std::optional<std::string> given) {
     std::string source = "flag";
     if (!given) {
@@ -125,7 +132,7 @@ Tensor tensor_at(const safetensors::Entry& entry, std::span<std::byte> bytes, st
   return Tensor::contiguous(data, entry.dtype, entry.shape);
 }
 
-Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given) {
+Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given, const Rope* rope) {
   require_tensors(file);
   Arguments arguments;
   RopePoolFusedArgs& op = arguments.op;
@@ -134,12 +141,20 @@ Arguments arguments_from(const safetensors::File& file, std::span<std::byte> byt
   for (std::size_t i = 0; i < std::size(tensors); ++i) {
     *tensors[i] = tensor_at(file.tensors.find(kTensors[i])->second, bytes, arguments.copies);
   }
+  if (const auto sets = file.tensors.find(kRopeSets); sets != file.tensors.end()) {
+    op.rope_sets = tensor_at(sets->second, bytes, arguments.copies);
+  }
 
   Finder finder(file, op);
   op.head_dim = finder.integer("head_dim", given.head_dim, "q", 2);
   op.num_qo_heads = finder.integer("num_qo_heads", given.num_qo_heads, "q", 1);
   op.num_kv_heads = finder.integer("num_kv_heads", given.num_kv_heads, "k", 1);
-  op.rope_base = finder.rope_base(given.rope_base);
+  if (rope != nullptr) {
+    op.rope = rope;
+    finder.rope(given);
+  } else {
+    op.rope_base = finder.rope_base(given.rope_base);
+  }
   op.angles = finder.angles(given.angles);
   arguments.parameters = std::move(finder.found);
   return arguments;

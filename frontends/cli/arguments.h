@@ -32,6 +32,9 @@ struct Parameters {
   std::optional<std::int64_t> head_dim, num_qo_heads, num_kv_heads;
   std::optional<double> rope_base;
   std::optional<std::string> angles;
+  // Instead of rope_base: the path of a config, and which of its ropes.
+  std::optional<std::string> rope, layer_type;
+  std::optional<std::int64_t> length;
 };
 
 // One parameter as it was found.
@@ -39,8 +42,9 @@ struct Found {
   std::string name, value, source;  // "head_dim", "64", "metadata"
 };
 
-// The tensors that a file must have.
+// The tensors that a file must have, and one that it may have.
 inline constexpr std::string_view kTensors[] = {"q", "k", "v", "positions", "slots", "k_pool", "v_pool"};
+inline constexpr std::string_view kRopeSets = "rope_sets";
 
 // Bytes at an address that suits any element.
 struct FreeAligned {
@@ -58,8 +62,10 @@ struct Arguments {
 // The tensor `entry` in the file's bytes, or in a copy where its elements do not lie aligned there.
 Tensor tensor_at(const safetensors::Entry& entry, std::span<std::byte> bytes, std::vector<AlignedBytes>& copies);
 
-// Takes kTensors of `file`, which was parsed from `bytes`. Both must outlive the result.
+// Takes kTensors of `file`, which was parsed from `bytes`. `rope` is what given.rope names, null where it names none. All three
+// must outlive the result.
 // Throws safetensors::Malformed where a tensor is missing or the metadata holds no number where one must be.
-Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given);
+Arguments arguments_from(const safetensors::File& file, std::span<std::byte> bytes, const Parameters& given,
+                         const Rope* rope = nullptr);
 
 }  // namespace ropepool::cli

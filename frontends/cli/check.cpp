@@ -1,6 +1,7 @@
 // ropepool check: every refusal of the contract that applies to the tensors of a file.
 #include "commands.h"
 
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,7 +14,20 @@ namespace ropepool::cli {
 
 Exit check(const CheckOptions& options) {
   const Input input(options.input);
-  const Arguments arguments = input.arguments(options.parameters);
+  std::optional<Rope> rope;
+  if (options.parameters.rope) {
+    if (options.input == "-" && *options.parameters.rope == "-") {
+      throw Failure(Exit::usage, "IN and CONFIG can't both be standard input");
+    }
+    auto made = RopeInput(options.parameters).rope();
+    if (!made) {
+      complain(made.error().message());
+      if (options.json) print_json(Json{{"ok", false}, {"refusals", Json::array({error_json(made.error())})}});
+      return exit_for(made.error());
+    }
+    rope = made.value();
+  }
+  const Arguments arguments = input.arguments(options.parameters, rope ? &*rope : nullptr);
   // `run` makes q_out and k_out itself.
   std::vector<Error> refusals = contract::all_refusals(arguments.op, contract::Outputs::made_later);
   for (Error& refusal : refusals) refusal = contract::with_angles(refusal, arguments.parameters.back().value);

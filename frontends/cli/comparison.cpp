@@ -66,7 +66,14 @@ Tolerance rotated_tolerance(DType dtype, bool float32_angles, double largest_pos
           fmt::format("{:.2g} of the rotated pair's length", unit + angle)};
 }
 
-Comparison compare(std::string name, const Tensor& got, const Tensor& expected, const Tolerance& tolerance) {
+std::int64_t TurnedLanes::partner_of(std::int64_t lane) const {
+  const std::int64_t i = lane - first;
+  if (i < 0 || i >= count) return lane;
+  return first + (pairing == Pairing::interleaved ? i ^ 1 : (i + count / 2) % count);
+}
+
+Comparison compare(std::string name, const Tensor& got, const Tensor& expected, const Tolerance& tolerance,
+                   const TurnedLanes& turned) {
   Comparison result;
   result.name = std::move(name);
   result.tolerance = tolerance.words;
@@ -95,8 +102,11 @@ Comparison compare(std::string name, const Tensor& got, const Tensor& expected, 
         const double expected_value = value_at(expected.dtype, expected_row + lane * expected_item);
         const double error = error_between(got_value, expected_value);
         if (error == 0) continue;
-        const std::int64_t partner = (lane + lanes / 2) % lanes;
-        double length = std::hypot(expected_value, value_at(expected.dtype, expected_row + partner * expected_item));
+        const std::int64_t partner = turned.partner_of(lane);
+        double length = std::abs(expected_value);
+        if (partner != lane) {
+          length = std::hypot(expected_value, value_at(expected.dtype, expected_row + partner * expected_item));
+        }
         if (!std::isfinite(length)) length = std::abs(expected_value);
         if (std::isinf(error) || error > tolerance.absolute + tolerance.of_pair * length) ++result.num_past;
         if (error > result.largest_error) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ropepool/rope.h>
 #include <ropepool/tensor.h>
 
 namespace ropepool::cli {
@@ -37,7 +38,16 @@ struct Tolerance {
 // two units in the last place, and below 1 a unit is at most 2^-24.
 Tolerance rotated_tolerance(DType dtype, bool float32_angles, double largest_position);
 
-// Compares two row-major tensors; of lanes [..., i] the partner in the rotation is lane i + length / 2. NaN equals NaN.
-Comparison compare(std::string name, const Tensor& got, const Tensor& expected, const Tolerance& tolerance);
+// Which lanes of a head are turned, and with which others.
+struct TurnedLanes {
+  std::int64_t first = 0, count = 0;
+  Pairing pairing = Pairing::neox;
+
+  std::int64_t partner_of(std::int64_t lane) const;  // the lane itself where it is not turned
+};
+
+// Compares two row-major tensors [..., lanes]. NaN equals NaN.
+Comparison compare(std::string name, const Tensor& got, const Tensor& expected, const Tolerance& tolerance,
+                   const TurnedLanes& turned);
 
 }  // namespace ropepool::cli

@@ -112,6 +112,14 @@ bool InputFile::is(const std::string& path) const {
          static_cast<unsigned long long>(status.st_ino) == inode_;
 }
 
+std::string text_of(const InputFile& file) { return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}; }
+
+std::string config_path(const std::string& path) {
+  struct stat status;
+  const bool is_folder = path != "-" && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  return is_folder ? path + "/config.json" : path;
+}
+
 OutputFile::OutputFile(const std::string& path) : path_(path) {
   // A link stays one: what it points to is replaced.
   if (char* target = realpath(path.c_str(), nullptr)) {

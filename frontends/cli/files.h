@@ -31,6 +31,10 @@ class InputFile {
   unsigned long long device_ = 0, inode_ = 0;
 };
 
+std::string text_of(const InputFile& file);
+// A config.json: `path`, or inside of it where that is a folder.
+std::string config_path(const std::string& path);
+
 // A file that is written under a temporary name beside its own and takes its own with commit(). Without that, also when a
 // signal ends the program, it is removed and what stood under its name still stands. A path that is no regular file, such as
 // /dev/null, is written as it is. One at a time.

@@ -15,10 +15,23 @@ class Input {
  public:
   explicit Input(const std::string& path);
 
-  Arguments arguments(const Parameters& given) const;
+  Arguments arguments(const Parameters& given, const Rope* rope) const;  // as arguments_from
 
   const InputFile bytes;
   const safetensors::File file;
+};
+
+// The file of the config that --rope names.
+class RopeInput {
+ public:
+  explicit RopeInput(const Parameters& given);
+
+  Result<Rope> rope() const;
+  const InputFile& file() const { return file_; }
+
+ private:
+  const Parameters& given_;
+  const InputFile file_;
 };
 
 // Shapes, dtypes and parameters, a line each.

@@ -48,11 +48,14 @@ constexpr char kRun[] =
     "  k, v             [num_tokens, num_kv_heads, head_dim]\n"
     "  k_pool, v_pool   [num_slots, num_kv_heads, head_dim]\n"
     "  positions, slots [num_tokens]                          I32 or I64\n"
+    "  rope_sets        [num_tokens]                          with a rope of several sets; else left out\n"
     "and in its metadata rope_base, and as needed head_dim, num_qo_heads, num_kv_heads and angles. Flags win; head_dim and\n"
-    "the head counts that are in neither come from the shapes of q and k. Others of its tensors are not read, but these\n"
-    "are compared with the results: expected.q_rot, expected.k_rot, expected.k_pool, expected.v_pool. The file is never\n"
-    "changed. OUT gets q_rot, k_rot, k_pool and v_pool, and stands under its name only when complete.\n\n"
-    "A result may differ from what is expected by this part of the length of its pair of lanes (i and i + head_dim/2):\n"
+    "the head counts that are in neither come from the shapes of q and k. --rope takes the rope of a model's config instead\n"
+    "of rope_base, as `ropepool rope` shows it; with M-RoPE positions are [axes, num_tokens]. Others of its tensors are not\n"
+    "read, but these are compared with the results: expected.q_rot, expected.k_rot, expected.k_pool, expected.v_pool. The\n"
+    "file is never changed. OUT gets q_rot, k_rot, k_pool and v_pool, and stands under its name only when complete.\n\n"
+    "A result may differ from what is expected by this part of the length of its pair of lanes (i and i + head_dim/2,\n"
+    "or those that the rope turns together):\n"
     "  float32   1e-6: on both sides three roundings and an angle that is off by 2e-7\n"
     "  float16   2^-9, bfloat16 2^-6: four half units in the last place, one for the single rounding here and three for a\n"
     "            reference that computes in that type and rounds cos and sin, the products and their sum\n"
@@ -62,6 +65,7 @@ constexpr char kRun[] =
     "Examples:\n"
     "  ropepool run step.safetensors\n"
     "  ropepool run step.safetensors -o rotated.safetensors --rope-base 500000 --angles float32\n"
+    "  ropepool run step.safetensors --rope gemma-3/ --layer-type sliding_attention\n"
     "  ropepool run step.safetensors --expect reference.safetensors --tolerance 1e-3\n"
     "  ropepool run step.safetensors --repeat 100 --threads 1 --json | jq .seconds\n"
     "  curl -s https://example.org/step.safetensors | ropepool run -\n\n";
@@ -124,12 +128,23 @@ void add_number(CLI::App& command, const std::string& name, std::optional<Number
   command.add_option_function<std::string>(name, take, description)->type_name(kInteger ? "N" : "X");
 }
 
+void add_rope_options(CLI::App& command, std::optional<std::string>& layer_type, std::optional<std::int64_t>& length) {
+  command.add_option("--layer-type", layer_type, "of a model with several ropes this one, such as full_attention")
+      ->type_name("NAME");
+  add_number(command, "--length", length, "the most tokens a sequence may get, where frequencies follow from it");
+}
+
 void add_parameters(CLI::App& command, std::string& input, Parameters& parameters) {
   command.add_option("IN", input, "a safetensors file; - for standard input")->required();
   add_number(command, "--head-dim", parameters.head_dim, "lanes of a head");
   add_number(command, "--num-qo-heads", parameters.num_qo_heads, "heads of q");
   add_number(command, "--num-kv-heads", parameters.num_kv_heads, "heads of k, v and the pools");
   add_number(command, "--rope-base", parameters.rope_base, "a model's rope_theta");
+  CLI::Option* rope = command.add_option("--rope", parameters.rope,
+                                         "instead of a base the rope of this config.json, or of the folder that holds it");
+  rope->type_name("CONFIG")->excludes(command.get_option("--rope-base"));
+  add_rope_options(command, parameters.layer_type, parameters.length);
+  for (const char* name : {"--layer-type", "--length"}) command.get_option(name)->needs(rope);
   command.add_option("--angles", parameters.angles, "exact (the default), or float32 as Hugging Face transformers has them")
       ->type_name("WHICH")
       ->check(CLI::IsMember({"exact", "float32"}));
@@ -190,9 +205,7 @@ Exit run_tool(int argc, char** argv) {
   command = add_command(app, "rope", "Say which rope a model's config means", kRope, rope_options.json);
   command->add_option("CONFIG", rope_options.input, "a config.json, or the folder that holds it; - for standard input")
       ->required();
-  command->add_option("--layer-type", rope_options.layer_type, "of a model with several ropes this one, such as full_attention")
-      ->type_name("NAME");
-  add_number(*command, "--length", rope_options.length, "the most tokens a sequence may get, where frequencies follow from it");
+  add_rope_options(*command, rope_options.layer_type, rope_options.length);
   command->add_option("--plot", rope_options.plot, "draw the wavelengths of all pairs into this SVG file")->type_name("FILE");
   command->callback([&] { chosen = [&] { return rope(rope_options); }; });
 

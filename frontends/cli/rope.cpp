@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <ropepool/rope_config.h>
 
@@ -21,13 +20,6 @@
 
 namespace ropepool::cli {
 namespace {
-
-std::string text_of(const std::string& path) {
-  struct stat status {};
-  const bool is_folder = path != "-" && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-  const InputFile file(is_folder ? path + "/config.json" : path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
 
 // A config's rope, and the model's rope without its scaling beside it.
 struct Resolved {
@@ -350,7 +342,7 @@ void write_plot(const Resolved& resolved, const std::string& path) {
 }  // namespace
 
 Exit rope(const RopeOptions& options) {
-  const std::string text = text_of(options.input);
+  const std::string text = text_of(InputFile(config_path(options.input)));
   std::vector<std::optional<std::string>> layer_types = {options.layer_type};
   if (!options.layer_type) {
     auto found = rope_layer_types(text);

@@ -53,13 +53,13 @@ std::int64_t traffic(const RopePoolFusedArgs& op) {
   }
   const std::int64_t row = op.num_kv_heads * op.head_dim * item_size(op.k_pool.dtype);
   return 2 * size_in_bytes(op.q) + 2 * size_in_bytes(op.k) + size_in_bytes(op.v) + size_in_bytes(op.positions) +
-         size_in_bytes(op.slots) + 2 * static_cast<std::int64_t>(rows.size()) * row;
+         size_in_bytes(op.slots) + size_in_bytes(op.rope_sets) + 2 * static_cast<std::int64_t>(rows.size()) * row;
 }
 
 double largest_position(const Tensor& positions) {
   double largest = 0;
-  for (std::int64_t token = 0; token < positions.shape[0]; ++token) {
-    largest = std::max(largest, std::abs(static_cast<double>(integer_at(positions, token))));
+  for (std::int64_t i = 0; i < size_in_bytes(positions) / item_size(positions.dtype); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(integer_at(positions, i))));
   }
   return largest;
 }
@@ -87,6 +87,7 @@ void write_file(const std::string& path, std::span<const Output> outputs, const 
                 const Arguments& arguments) {
   Json metadata = Json::object();
   for (const auto& [key, value] : input.metadata) metadata[key] = value;
+  if (arguments.op.rope != nullptr) metadata.erase("rope_base");
   for (const Found& parameter : arguments.parameters) metadata[parameter.name] = parameter.value;
   metadata["ropepool"] = version();
   Json header;
@@ -122,6 +123,9 @@ std::vector<Comparison> compare_all(std::span<const Output> outputs, const Input
   const Tolerance rotated = options.tolerance
                                 ? Tolerance{*options.tolerance, 0, fmt::format("{}", *options.tolerance)}
                                 : rotated_tolerance(op.q.dtype, op.angles == Angles::float32, largest_position(op.positions));
+  const TurnedLanes turned = op.rope == nullptr
+                                 ? TurnedLanes{0, op.head_dim, Pairing::neox}
+                                 : TurnedLanes{op.rope->rotary_offset(), op.rope->rotary_dim(), op.rope->pairing()};
   const Tolerance copied = options.tolerance ? rotated : Tolerance{0, 0, "0, since v is copied"};
   // A misspelt name must not look like results that are as expected.
   constexpr std::string_view kPrefix = "expected.";
@@ -140,7 +144,7 @@ std::vector<Comparison> compare_all(std::span<const Output> outputs, const Input
     if (position == expected.file.tensors.end() && bare_names) position = expected.file.tensors.find(output.name);
     if (position == expected.file.tensors.end()) continue;
     const Tensor tensor = tensor_at(position->second, expected.bytes.bytes(), copies);
-    comparisons.push_back(compare(output.name, output.tensor, tensor, output.name == "v_pool" ? copied : rotated));
+    comparisons.push_back(compare(output.name, output.tensor, tensor, output.name == "v_pool" ? copied : rotated, turned));
     copies.clear();
   }
   return comparisons;
@@ -197,19 +201,30 @@ Exit run(const RunOptions& options) {
   if (options.tolerance && !(*options.tolerance >= 0)) throw Failure(Exit::usage, "--tolerance must be 0 or more");
   const int repeat = options.repeat.value_or(5);
   if (repeat < 1) throw Failure(Exit::usage, "--repeat must be 1 or more");
-  if (options.input == "-" && options.expect == "-") throw Failure(Exit::usage, "IN and FILE can't both be standard input");
+  if ((options.input == "-") + (options.expect == "-") + (options.parameters.rope == "-") > 1) {
+    throw Failure(Exit::usage, "only one of IN, FILE and CONFIG can be standard input");
+  }
   const Input input(options.input);
   std::optional<Input> expect_file;
   if (options.expect) expect_file.emplace(*options.expect);
   const Input& expected = expect_file ? *expect_file : input;
-  if (options.output && (input.bytes.is(*options.output) || expected.bytes.is(*options.output))) {
+  std::optional<RopeInput> rope_file;
+  if (options.parameters.rope) rope_file.emplace(options.parameters);
+  if (options.output && (input.bytes.is(*options.output) || expected.bytes.is(*options.output) ||
+                         (rope_file && rope_file->file().is(*options.output)))) {
     throw Failure(Exit::usage, fmt::format("{} is an input of this run and would be overwritten", *options.output));
   }
   if (options.threads) {
     if (auto set = set_num_threads(*options.threads); !set) throw Failure(Exit::usage, set.error().message());
   }
 
-  Arguments arguments = input.arguments(options.parameters);
+  std::optional<Rope> rope;
+  if (rope_file) {
+    auto made = rope_file->rope();
+    if (!made) return refuse(made.error(), options.json);
+    rope = std::move(made.value());
+  }
+  Arguments arguments = input.arguments(options.parameters, rope ? &*rope : nullptr);
   RopePoolFusedArgs& op = arguments.op;
   if (const auto refusal = contract::first_refusal(op, contract::Outputs::made_later)) {
     return refuse(contract::with_angles(*refusal, arguments.parameters.back().value), options.json);

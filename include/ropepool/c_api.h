@@ -17,8 +17,8 @@ extern "C" {
 enum {
   ROPEPOOL_OK = 0,
   ROPEPOOL_OUT_OF_MEMORY = -1,
-  ROPEPOOL_RUNTIME_ERROR = -2,   /* the environment: ROPEPOOL_TARGET, ROPEPOOL_NUM_THREADS */
-  ROPEPOOL_INVALID_ARGUMENT = -3 /* a NULL pointer, an options struct of unknown size, a number of threads out of range */
+  ROPEPOOL_RUNTIME_ERROR = -2,   /* the environment: ROPEPOOL_TARGET, ROPEPOOL_NUM_THREADS; a file that can't be read */
+  ROPEPOOL_INVALID_ARGUMENT = -3 /* a NULL pointer, a struct of unknown size, a number of threads out of range */
 };
 
 /* Rotates q and k by their positions and writes rotated k, and v, into the pool rows that slots name; what holds for each array
@@ -29,17 +29,79 @@ ROPEPOOL_API int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, 
                                           const DLTensor* q_out, const DLTensor* k_out, int64_t head_dim, int64_t num_qo_heads,
                                           int64_t num_kv_heads, double rope_base);
 
+/* How positions become rotations, where that is more than a rope_base: frequencies, and which lanes of a head they turn. A rope
+ * never changes: any number of threads and calls may use one at once. Whoever makes one frees it, once no call that uses it
+ * runs. The functions that make one return 0 and set *rope, or another number and set it to NULL; what makes no sense is
+ * refused with 22, a config with 27 to 30 too. */
+typedef struct ropepool_rope ropepool_rope;
+
+enum ropepool_pairing {
+  ROPEPOOL_PAIRING_NEOX = 0,       /* lanes i and i + rotary_dim / 2: nearly all models */
+  ROPEPOOL_PAIRING_INTERLEAVED = 1 /* 2i and 2i + 1: GPT-J, Cohere, GLM, DeepSeek, Meta's own Llama checkpoints */
+};
+enum ropepool_section_order {
+  ROPEPOOL_SECTIONS_BLOCKS = 0,     /* the first pairs follow axis 0, the next axis 1 ...: Qwen2-VL */
+  ROPEPOOL_SECTIONS_INTERLEAVED = 1 /* pairs follow axes 0, 1, 2, 0, 1, 2 ...: Qwen3-VL */
+};
+
+/* Set `size` to sizeof(ropepool_rope_form) and the rest to zero, then what you need. It is read by the call alone. */
+typedef struct ropepool_rope_form {
+  size_t size;
+  double base;             /* rope_theta; 0 where frequencies or a table are given */
+  int64_t rotary_dim;      /* lanes that are turned: head_dim, or fewer */
+  int64_t rotary_offset;   /* the first of them; DeepSeek's stand last */
+  int32_t pairing;         /* enum ropepool_pairing */
+  int32_t section_order;   /* enum ropepool_section_order */
+  const int64_t* sections; /* [num_sections] for M-RoPE: how many pairs follow each axis of a position, all pairs together */
+  int64_t num_sections;    /* 3 or 4; 0: no M-RoPE */
+  double attention_scale;  /* what cos and sin are multiplied by; 0: 1 */
+} ropepool_rope_form;
+
+/* Plain RoPE, whole or partial heads, with sections or without: pair i turns by base^(-2i / rotary_dim) a position. A rope with
+ * a scaling (linear, dynamic, yarn, llama3, longrope, proportional) is made from a config: a text of its few keys will do,
+ * {"head_dim": 128, "rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}. */
+ROPEPOOL_API int ropepool_rope_make(const ropepool_rope_form* form, ropepool_rope** rope);
+/* Frequencies of the caller's own, in radians a position: [num_frequencies], one a pair. They are copied. */
+ROPEPOOL_API int ropepool_rope_from_frequencies(const double* frequencies, int64_t num_frequencies,
+                                                const ropepool_rope_form* form, ropepool_rope** rope);
+/* cos and sin of the caller's own: [positions, rotary_dim], the cos of all pairs, then their sin; float32, float16 or bfloat16
+ * on the CPU, innermost stride 1. The data are read at each call and must outlive the rope; the DLTensor need not. */
+ROPEPOOL_API int ropepool_rope_from_table(const DLTensor* cos_sin, const ropepool_rope_form* form, ropepool_rope** rope);
+/* `json` is the text of a model's config.json, or GGUF metadata as one JSON object. `layer_type` says which rope of a model
+ * that has several ("full_attention", "sliding_attention"); else NULL. `length` is the most tokens a sequence may get: dynamic
+ * NTK needs it, of LongRoPE it picks the set; 0 where it is not said. */
+ROPEPOOL_API int ropepool_rope_from_config(const char* json, const char* layer_type, int64_t length, ropepool_rope** rope);
+/* The same from a file with that text, or the folder that holds it as config.json. */
+ROPEPOOL_API int ropepool_rope_from_config_file(const char* path, const char* layer_type, int64_t length, ropepool_rope** rope);
+/* Several ropes that differ in frequencies and attention scale alone as one, with a set for each of theirs: rope_sets of a
+ * call says which a token takes. The joined rope does not need the others to live. */
+ROPEPOOL_API int ropepool_rope_join(const ropepool_rope* const* ropes, int64_t num_ropes, ropepool_rope** rope);
+/* NULL may be freed too. */
+ROPEPOOL_API void ropepool_rope_free(ropepool_rope* rope);
+
+/* What a rope is; ROPEPOOL_INVALID_ARGUMENT for NULL. */
+ROPEPOOL_API int64_t ropepool_rope_rotary_dim(const ropepool_rope* rope);
+ROPEPOOL_API int64_t ropepool_rope_rotary_offset(const ropepool_rope* rope);
+ROPEPOOL_API int ropepool_rope_pairing(const ropepool_rope* rope);      /* enum ropepool_pairing */
+ROPEPOOL_API int64_t ropepool_rope_num_sets(const ropepool_rope* rope); /* above 1: a call needs rope_sets */
+ROPEPOOL_API int64_t ropepool_rope_num_axes(const ropepool_rope* rope); /* of a position: 1 but for M-RoPE */
+
 enum ropepool_angles { ROPEPOOL_ANGLES_EXACT = 0, ROPEPOOL_ANGLES_FLOAT32 = 1 };
 
-/* Set `size` to sizeof(ropepool_rope_pool_fused_options) and the rest to zero, then what you need. */
+/* Set `size` to sizeof(ropepool_rope_pool_fused_options) and the rest to zero, then what you need. The struct may grow at its
+ * end: a program that was compiled with an older header still works, and what it does not know is zero. */
 typedef struct ropepool_rope_pool_fused_options {
   size_t size;
   int64_t head_dim, num_qo_heads, num_kv_heads;
-  double rope_base;
-  int32_t angles;      /* enum ropepool_angles */
-  int32_t num_threads; /* at most so many threads for this call; 0: as many as ropepool_set_num_threads said */
+  double rope_base;          /* a model's rope_theta; 0 where rope is given */
+  int32_t angles;            /* enum ropepool_angles */
+  int32_t num_threads;       /* at most so many threads for this call; 0: as many as ropepool_set_num_threads said */
+  const ropepool_rope* rope; /* instead of rope_base; else NULL */
+  const DLTensor* rope_sets; /* [num_tokens] int32 or int64, where the rope has several sets; else NULL */
 } ropepool_rope_pool_fused_options;
 
+/* As ropepool_rope_pool_fused. With a rope of several axes positions are [axes, num_tokens], or [num_tokens] where all axes
+ * follow one. */
 ROPEPOOL_API int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                                const DLTensor* positions, const DLTensor* slots, const DLTensor* k_pool,
                                                const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out,

@@ -26,6 +26,7 @@ std::optional<Error> refusal_at(const RerotateArgs& a, const Tensor& positions, 
                         {"positions", positions_word},
                         {"rope_sets", sets_word},
                         {"q", "k_pool"},
+                        {"num_qo_heads", "num_kv_heads"},
                         {"v_pool", "k_pool"}}};
   const std::int64_t num_tokens = a.slots.rank() == 1 ? a.slots.shape[0] : 0;
   const Device& device = a.k_pool.device;

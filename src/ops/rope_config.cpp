@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <new>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -63,6 +65,65 @@ std::string quoted(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+// How many letters must be changed, put in or left out to make one of the other.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, diagonal + (a[i] == b[j] ? 0 : 1)}));
+    }
+  }
+  return row.back();
+}
+
+// The letters and digits of a name, in lower case.
+std::string plain_letters(std::string_view name) {
+  std::string letters;
+  for (const unsigned char c : name) {
+    if (std::isalnum(c) != 0) letters += static_cast<char>(std::tolower(c));
+  }
+  return letters;
+}
+
+// The rope type that a name was meant for; "" where none is near.
+std::string meant_type(const std::string& name) {
+  if (name.size() > 40) return "";
+  std::string letters = plain_letters(name);
+  for (const char* word : {"rope", "scaling", "scaled"}) {
+    if (const auto at = letters.find(word); at != std::string::npos && letters != "longrope")
+      letters.erase(at, std::string(word).size());
+  }
+  for (const RopeType& type : kRopeTypes) {
+    if (type.name == "dynamic with alpha") continue;
+    const bool alike = letters.starts_with(type.name) || (letters == "long" && type.name == "longrope");
+    if (alike || (letters.size() > 4 && distance(letters, type.name) <= 2)) return std::string(type.name);
+  }
+  return "";
+}
+
+// What a key that a rope type does not have may be.
+std::string meant_key(std::string_view key, const RopeType& type) {
+  std::vector<std::string_view> keys(std::begin(kCommonKeys), std::end(kCommonKeys));
+  for (const auto& list : {std::span<const std::string_view>(type.needed), std::span<const std::string_view>(type.optional)}) {
+    keys.insert(keys.end(), list.begin(), list.end());
+  }
+  for (const std::string_view known : keys) {
+    const std::size_t near = std::max<std::size_t>(2, known.size() / 8);
+    if (key.size() < 64 && known.size() > 4 && distance(key, known) <= near)
+      return fmt::format("it may be {}, misspelt", known);
+  }
+  std::vector<std::string> types;
+  for (const RopeType& other : kRopeTypes) {
+    if (other.name == "dynamic with alpha") continue;
+    if (holds(other.needed, key) || holds(other.optional, key)) types.push_back(shown(std::string(other.name)));
+  }
+  if (types.empty()) return "";
+  return fmt::format("{} is a key of rope type {}: the type may be the wrong one, or the key left over", key,
+                     fmt::join(types, ", "));
+}
+
 // Types under the names that they had before.
 std::string today(const std::string& rope_type) {
   if (rope_type == "su") return "longrope";
@@ -111,7 +172,8 @@ class ModelConfig {
 
   std::int64_t needed(const char* key, const char* purpose) const {
     if (auto value = whole({key})) return *value;
-    throw Refused{key_missing(name(key), purpose, "", "")};
+    throw Refused{key_missing(name(key), purpose, "latent attention has its lanes in two keys, and one of them is there",
+                              "add it from the model's own config.json")};
   }
 
  private:
@@ -177,6 +239,13 @@ class Reader {
                                      "make a Rope with frequencies of your own where those can say it")};
     }
     for (const Object& level : config_.levels()) {
+      if (config_.model_type.empty() && level.has("dim") && level.has("n_heads")) {
+        throw Refused{
+            key_missing(level.name("model_type"), "the pairing of lanes",
+                        "it may be the params.json of a checkpoint in its authors' own layout, whose pairs are 2i and "
+                        "2i + 1 where those of transformers are not",
+                        "pass the config.json of the model in Hugging Face's layout, or make a Rope by hand")};
+      }
       const auto kind = level.text("position_embedding_type");
       if (kind && *kind != "rope" && *kind != "rotary") {
         throw Refused{value_unsuitable(level.name("position_embedding_type"), "'rope'", shown(*kind),
@@ -214,6 +283,10 @@ class Reader {
       if (!holds(known, *wanted)) {
         const std::string expected = known.empty() ? "left out" : "one of " + quoted(known);
         std::string cause = known.empty() ? "the config has one rope for all layers" : "";
+        if (!known.empty() && (*wanted == "global" || *wanted == "full")) cause = "global layers are called 'full_attention'";
+        if (!known.empty() && (*wanted == "local" || *wanted == "sliding" || *wanted == "sliding_window")) {
+          cause = "local layers are called 'sliding_attention'";
+        }
         if (*wanted == model_.ropeless) cause = "layers of that type do not rotate";
         throw Refused{value_unsuitable("layer_type", expected, shown(*wanted), cause, "")};
       }
@@ -273,7 +346,22 @@ class Reader {
   template <class T>
   T needed(std::optional<T> value, std::string_view key) const {
     if (value) return *value;
-    throw Refused{key_missing(name(key), fmt::format("rope type {}", shown(result_.rope_type)), "", "")};
+    const std::string purpose = fmt::format("rope type {}", shown(result_.rope_type));
+    if (key == "original_max_position_embeddings") {
+      std::string cause = "it is how long sequences were before the scaling, and does not follow from other keys";
+      if (result_.max_length) {
+        cause = fmt::format("max_position_embeddings {} may be the length before the scaling or after it, so it is not taken",
+                            *result_.max_length);
+      }
+      throw Refused{key_missing(name(key), purpose, std::move(cause), "add the length that the model was first trained with")};
+    }
+    for (const Object& level : config_.levels()) {
+      if (!level.has(key)) continue;
+      throw Refused{key_missing(name(key), purpose, fmt::format("{} stands beside that object, not in it", level.name(key)),
+                                fmt::format("move it to {}", name(key)))};
+    }
+    throw Refused{key_missing(name(key), purpose, "the rope type was set without all of its keys",
+                              "copy the whole object from the model's own config.json")};
   }
   double needed_number(std::string_view key) const { return needed(number(key), key); }
 
@@ -309,13 +397,27 @@ class Reader {
   }
 
   [[noreturn]] void refuse_type(const std::string& key) const {
-    std::string known = "'default', 'linear', 'dynamic', 'yarn', 'llama3', 'longrope' and 'proportional' are known";
+    const std::string known = "'default', 'linear', 'dynamic', 'yarn', 'llama3', 'longrope' and 'proportional' are known";
+    std::string cause;
     std::string mend = "use the rope_type of the model's own config.json, or make a Rope with frequencies of your own";
-    if (result_.rope_type == "deepseek_yarn") mend = "write 'yarn', as DeepSeek's own config.json does";
-    if (result_.rope_type.starts_with("ntk"))
+    const std::string& type = result_.rope_type;
+    if (const std::string meant = meant_type(type); !meant.empty()) {
+      cause = fmt::format("{} may be '{}' under another spelling", shown(type), meant);
+      mend = fmt::format("write '{}'", meant);
+    }
+    if (type == "deepseek_yarn") {
+      cause = "it is vLLM's name for the yarn of DeepSeek";
+      mend = "write 'yarn', as DeepSeek's own config.json does";
+    }
+    if (plain_letters(type).starts_with("ntk")) {
+      cause = "NTK-aware scaling comes in two ways: a base that follows the length, and one that is stretched once";
       mend = "write 'dynamic' where the base is to follow the length, else scale rope_theta itself";
-    if (result_.rope_type == "axial") mend = "it is the rope of a vision tower: pass the text model's config";
-    throw Refused{type_unknown(key, shown(result_.rope_type), known, mend)};
+    }
+    if (type == "axial") {
+      cause = "it is the rope of a vision tower";
+      mend = "pass the text model's config";
+    }
+    throw Refused{type_unknown(key, shown(type), cause.empty() ? known : cause + "; " + known, mend)};
   }
 
   void check_keys() const {
@@ -327,8 +429,10 @@ class Reader {
       for (const Member& member : object.members()) {
         if (member.value.is_null() || holds(kCommonKeys, member.key) || holds(keys, member.key)) continue;
         const std::string type_name = fmt::format("rope type {}", shown(result_.rope_type));
-        const std::string has = keys.empty() ? "has no keys of its own" : fmt::format("has {}", fmt::join(keys, ", "));
-        throw Refused{keys_contradict(object.name(member.key), member.value.shown(), type_name, type_name + " " + has, "")};
+        std::string cause = meant_key(member.key, type);
+        if (!cause.empty()) cause += "; ";
+        cause += type_name + (keys.empty() ? " has no keys of its own" : fmt::format(" has {}", fmt::join(keys, ", ")));
+        throw Refused{keys_contradict(object.name(member.key), member.value.shown(), type_name, std::move(cause), "")};
       }
     }
   }
@@ -343,6 +447,12 @@ class Reader {
     if (model_.head_dim > 0) return model_.head_dim;
     const auto width = config_.whole({"hidden_size", "n_embd", "d_model"});
     const auto heads = config_.whole({"num_attention_heads", "n_head", "n_heads"});
+    if (!width && !heads && config_.model_type.empty()) {
+      throw Refused{key_missing(
+          config_.name("head_dim"), "the number of rotated lanes",
+          "it describes no model: it may be another of a model's files, such as generation_config.json or adapter_config.json",
+          "pass the model's config.json, or add head_dim, or hidden_size and num_attention_heads")};
+    }
     if (!width || !heads) {
       throw Refused{key_missing(
           config_.name("head_dim"), "the number of rotated lanes",
@@ -370,8 +480,11 @@ class Reader {
     }
     rotary_factor_ = part.value().value_or(model_.rotary_factor);
     if (!(rotary_factor_ >= 0 && rotary_factor_ <= 1)) {
-      throw Refused{
-          value_unsuitable(part.key(), "from 0 to 1", shown(rotary_factor_), "it is the part of a head that turns", "")};
+      throw Refused{value_unsuitable(part.key(), "from 0 to 1", shown(rotary_factor_),
+                                     rotary_factor_ > 1
+                                         ? "it is the part of a head that turns: it may be given in percent, or in lanes"
+                                         : "it is the part of a head that turns",
+                                     "")};
     }
     if (const auto rotary = config_.whole({"qk_rope_head_dim"})) {  // latent attention
       form.rotary_dim = *rotary;
@@ -400,7 +513,7 @@ class Reader {
       throw Refused{
           keys_contradict(config_.name("rotary_dim"), shown(*given),
                           fmt::format("{} {} of head_dim {}, which is {}", part.key(), rotary_factor_, result_.head_dim, lanes),
-                          "", "keep the one that the model was trained with")};
+                          "both say how many lanes turn", "keep the one that the model was trained with")};
     }
     form.rotary_dim = given ? *given : model_.rotary_dim > 0 ? model_.rotary_dim : lanes;
     if (form.rotary_dim > result_.head_dim) {
@@ -458,7 +571,8 @@ class Reader {
     }
     if (bases.empty() || holds_number(bases, *beside)) return;
     throw Refused{keys_contradict(level.name("rope_theta"), shown(*beside),
-                                  fmt::format("rope_parameters, which has {}", shown(bases)), "", "")};
+                                  fmt::format("rope_parameters, which has {}", shown(bases)),
+                                  "rope_parameters has a base for each layer type, so the one beside it may be left over", "")};
   }
   static bool holds_number(const std::vector<double>& numbers, double number) {
     return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
@@ -497,7 +611,8 @@ class Reader {
 
   std::int64_t max_length(const char* purpose) const {
     if (result_.max_length) return *result_.max_length;
-    throw Refused{key_missing(config_.name("max_position_embeddings"), purpose, "", "")};
+    throw Refused{key_missing(config_.name("max_position_embeddings"), purpose, "the config was cut down to its rope",
+                              "add it from the model's own config.json")};
   }
 
   void read_scaling() {

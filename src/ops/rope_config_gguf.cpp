@@ -113,7 +113,13 @@ class GgufReader {
     auto lanes = whole(is_sliding() ? "rope.dimension_count_swa" : "rope.dimension_count");
     if (!lanes && is_sliding()) lanes = whole("rope.dimension_count");
     if (!lanes) lanes = head_dim;
-    form.rotary_dim = needed(lanes, "rope.dimension_count", "the number of rotated lanes");
+    if (!lanes) {
+      throw Refused{key_missing(key("rope.dimension_count"), "the number of rotated lanes",
+                                fmt::format("{} and {} are missing too, from which it would follow",
+                                            key("attention.key_length"), key("embedding_length")),
+                                "pass all of the file's metadata")};
+    }
+    form.rotary_dim = *lanes;
     result_.head_dim = head_dim.value_or(form.rotary_dim);
     if (form.rotary_dim > result_.head_dim) {
       throw Refused{keys_contradict(key("rope.dimension_count"), shown(form.rotary_dim),
@@ -151,12 +157,19 @@ class GgufReader {
     const std::string type = given.value_or(factor && *factor != 1.0 ? "linear" : "none");
     result_.rope_type = type == "none" ? "default" : type;
     if (type == "none" && factor && *factor != 1.0) {
-      throw Refused{keys_contradict(agreed.key(), shown(*factor), key("rope.scaling.type") + " 'none'", "", "")};
+      throw Refused{keys_contradict(agreed.key(), shown(*factor), key("rope.scaling.type") + " 'none'",
+                                    "a type of 'none' leaves the factor out, which may have been set for longer sequences",
+                                    "set the type to 'linear' or 'yarn', or the factor to 1")};
     }
     if (type != "yarn") refuse_keys_of_yarn();
     if (type != "none" && type != "linear" && type != "yarn" && type != "longrope") {
       throw Refused{
-          type_unknown(key("rope.scaling.type"), shown(type), "llama.cpp has 'none', 'linear', 'yarn' and 'longrope'", "")};
+          type_unknown(key("rope.scaling.type"), shown(type),
+                       (type == "llama3"    ? std::string("llama.cpp keeps that scaling in a tensor, rope_freqs.weight; ")
+                        : type == "dynamic" ? std::string("a rope type of config.json that llama.cpp does not have; ")
+                                            : std::string()) +
+                           "llama.cpp has 'none', 'linear', 'yarn' and 'longrope'",
+                       type == "llama3" ? "add the values of that tensor under its name, and leave the type out" : "")};
     }
     if (is_sliding() && !std::isnan(architecture_.sliding_theta)) {  // those are never scaled
       result_.rope_type = "default";

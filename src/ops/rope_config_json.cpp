@@ -1,7 +1,10 @@
 #include "ops/rope_config_json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,8 +21,11 @@ using Sax = nlohmann::json_sax<nlohmann::json>;
 // Builds a Value from what nlohmann's parser reports.
 class Builder final : public Sax {
  public:
+  explicit Builder(std::size_t size) : size_(size) {}
+
   Value root;
   std::string fault;
+  bool ends_early = false;
 
   bool null() override { return put({}); }
   bool boolean(bool value) override { return put({value}); }
@@ -37,6 +43,7 @@ class Builder final : public Sax {
   bool start_array(std::size_t) override { return open({std::vector<Value>{}}); }
   bool end_array() override { return close(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    ends_early = position > size_;
     fault = fmt::format("what stands at byte {} is not", position);
     return false;
   }
@@ -68,6 +75,7 @@ class Builder final : public Sax {
     return true;
   }
 
+  std::size_t size_;
   std::vector<Value*> open_;  // the innermost last; nothing is added beside one of them while it is open
   std::string key_;
 };
@@ -104,8 +112,71 @@ std::string cut_short(std::string text) {
   return text.substr(0, end) + "...";
 }
 
+bool is_number(const std::string& text) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return failure == std::errc() && end == text.data() + text.size();
+}
+
+struct Cause {
+  std::string text = {}, mend = {};
+};
+
+Cause of_value(std::string_view expected, const Value& actual) {
+  if (const auto* text = std::get_if<std::string>(&actual.of)) {
+    if (*text == "NaN" || text->ends_with("Infinity")) {
+      return {"Python writes what JSON has not: the number was lost before the config was written", "write the number itself"};
+    }
+    if (*text == "None" || *text == "null") return {"it is a text that spells null", "write null, or leave the key out"};
+    if (expected != "an object" && is_number(*text)) return {"a number in quotes is a text", "write " + *text};
+    if (expected == "an object") {
+      return {"it may be the rope type alone", R"(write an object, {"rope_type": ...}, with the keys of that type)"};
+    }
+  }
+  const auto* number = std::get_if<double>(&actual.of);
+  if (number != nullptr && expected == "a whole number") {
+    return {"a number with a fraction may come from a division that left a remainder", "take it from the model's own config"};
+  }
+  if (number != nullptr && expected == "true or false" && (*number == 0 || *number == 1)) {
+    return {"0 and 1 are numbers in JSON", *number == 0 ? "write false" : "write true"};
+  }
+  if (number != nullptr && expected.starts_with("a list")) {
+    return {"one number stands for all pairs, and each has its own", "write a list of one number a pair"};
+  }
+  return {};
+}
+
 [[noreturn]] void refuse_value(const Object& object, std::string_view key, const char* expected, const Value& actual) {
-  throw Refused{value_unsuitable(object.name(key), expected, actual.shown(), "", "")};
+  Cause cause = of_value(expected, actual);
+  throw Refused{value_unsuitable(object.name(key), expected, actual.shown(), std::move(cause.text), std::move(cause.mend))};
+}
+
+// Files that come where a config should.
+Cause of_text(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  const std::string_view first = text.substr(std::min(begin, text.size()));
+  if (text.starts_with("GGUF")) {
+    return {"it is a GGUF file, and its metadata are wanted as one object of JSON",
+            "in Python: {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items()}"};
+  }
+  if (text.starts_with("version https://git-lfs")) {
+    return {"it is a pointer of Git LFS, whose file was not fetched", "git lfs pull"};
+  }
+  if (text.size() > 8 && text[8] == '{' && text[7] == '\0') {
+    return {"it is a safetensors file, which holds a model's weights", "pass the config.json that lies beside it"};
+  }
+  if (first.starts_with('<')) {
+    return {"it is a web page: the address may be that of a page about the file, or ask for a log-in",
+            "fetch the file itself, such as .../resolve/main/config.json"};
+  }
+  if (first.starts_with("{'")) {
+    return {"it is a dict as Python prints it, with keys in single quotes", "write it by json.dumps"};
+  }
+  if (text.size() < 4096 && text.find_first_of("{}[]\n") == std::string_view::npos &&
+      (text.ends_with(".json") || text.ends_with(".gguf") || text.find('/') != std::string_view::npos)) {
+    return {"it looks like a path, and the text of the file is wanted", "read the file first"};
+  }
+  return {};
 }
 
 std::optional<std::int64_t> whole_of(const Value& value) {
@@ -148,16 +219,42 @@ std::string Value::shown() const {
 }
 
 Value parse(std::string_view json) {
-  Builder builder;
-  const bool whole = nlohmann::json::sax_parse(with_texts_for_infinities(json), &builder);
+  const std::string text = with_texts_for_infinities(json);
+  Builder builder(text.size());
+  const bool whole = nlohmann::json::sax_parse(text, &builder);
   if (!whole || builder.root.members() == nullptr) {
     std::string actual = json.find_first_not_of(" \t\r\n") == std::string_view::npos ? "an empty text" : "a text that is not";
     if (whole) actual = builder.root.shown();
-    const std::string cause = builder.fault.empty() ? "" : "a config is one object of JSON, and " + builder.fault;
-    throw Refused{value_unsuitable("the text", "one object of JSON", actual, cause,
-                                   "pass the text of the model's config.json, or GGUF metadata as one object")};
+    Cause cause = of_text(json);
+    if (cause.text.empty() && builder.ends_early && actual == "a text that is not") {
+      cause = {"it ends before it is complete: the file may be cut short", "fetch the file again"};
+    }
+    if (cause.text.empty() && !builder.fault.empty()) cause.text = "a config is one object of JSON, and " + builder.fault;
+    if (cause.mend.empty()) cause.mend = "pass the text of the model's config.json, or GGUF metadata as one object";
+    throw Refused{value_unsuitable("the text", "one object of JSON", actual, std::move(cause.text), std::move(cause.mend))};
   }
   return std::move(builder.root);
+}
+
+namespace {
+
+// The place of a key, without its name: "text_config.rope_scaling." of "text_config.rope_scaling.factor".
+std::string place_of(const std::string& key) { return key.substr(0, key.rfind('.') + 1); }
+
+}  // namespace
+
+std::string cause_of_disagreement(const std::string& key, const std::string& other) {
+  const auto speaks_of = [](const std::string& name, const char* word) {
+    return place_of(name).find(word) != std::string::npos;
+  };
+  if (place_of(key) == place_of(other)) return "they are two names of one thing";
+  if (speaks_of(key, "rope_parameters") != speaks_of(other, "rope_parameters")) {
+    return "rope_parameters is today's place for it, the other the former one, which may be left over";
+  }
+  if (speaks_of(key, "text_config") != speaks_of(other, "text_config")) {
+    return "the outer one may be left over: a multimodal model's text model is described in text_config";
+  }
+  return "it stands in two places, and one may be left over";
 }
 
 Error type_unknown(const std::string& key, const std::string& type, std::string cause, std::string mend) {

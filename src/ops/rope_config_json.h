@@ -43,6 +43,9 @@ Error keys_contradict(const std::string& key, const std::string& actual, const s
 Error value_unsuitable(const std::string& key, const std::string& expected, const std::string& actual, std::string cause,
                        std::string mend);
 
+// Why two keys that say one thing may differ.
+std::string cause_of_disagreement(const std::string& key, const std::string& other);
+
 // One object of a config. A key whose value is null counts as left out, one that is there twice with two values is refused.
 class Object {
  public:
@@ -88,7 +91,7 @@ class Agreed {
       value_ = *value;
       key_ = key;
     } else if (value_ != *value) {
-      throw Refused{keys_contradict(key, shown(*value), key_ + " " + shown(value_), "", "")};
+      throw Refused{keys_contradict(key, shown(*value), key_ + " " + shown(value_), cause_of_disagreement(key, key_), "")};
     }
   }
   std::optional<T> value() const { return key_.empty() ? std::nullopt : std::optional<T>(value_); }

@@ -133,10 +133,7 @@ struct Facts {
     if (op.packed == nullptr) return;
     arrays[q].tensor = op.packed;
     arrays[q].placement = place(*op.packed);
-    if (op.in_place) {
-      arrays[q_out].tensor = op.packed;
-      arrays[q_out].placement = arrays[q].placement;
-    }
+    if (op.in_place) arrays[q_out] = arrays[q];
   }
 };
 
@@ -522,30 +519,12 @@ Check table_positions(const Args& a, const Facts& facts) {
                  ""};
 }
 
-// [num_heads, head_dim] or [num_heads * head_dim], or for a norm's weight [head_dim].
+// A bias or weight: [num_heads, head_dim] or [num_heads * head_dim], or for a weight [head_dim].
 Check head_array(const char* name, const Tensor& tensor, DType data, std::int64_t num_heads, std::int64_t head_dim,
                  bool one_for_all) {
-  if (!tensor.given()) return {};
-  const auto is = [&](const Shape& shape) { return tensor.shape == shape; };
   const Shape each{num_heads, head_dim}, flat{num_heads * head_dim}, one{head_dim};
-  if (!is(each) && !is(flat) && !(one_for_all && is(one))) {
-    std::string expected = one_for_all ? fmt::format("{}, {} or {}", to_string(one), to_string(each), to_string(flat))
-                                       : fmt::format("{} or {}", to_string(each), to_string(flat));
-    return must(name, "be", std::move(expected), to_string(tensor.shape));
-  }
-  if (tensor.dtype != DType::f32 && tensor.dtype != data) {
-    return must(name, "be", data == DType::f32 ? "float32" : "float32 or " + to_string(data), to_string(tensor.dtype));
-  }
-  if (tensor.device.type != DeviceType::cpu) return must(name, "be on", "cpu", to_string(tensor.device));
-  std::string actual;
-  if (!place(tensor).found) {
-    const char* expected = placement_fault(tensor, actual);
-    return must(name, "have", expected, std::move(actual));
-  }
-  if (!has_unit_innermost_stride(tensor)) {
-    return must(name, "have", "an innermost stride of 1", std::to_string(tensor.strides[tensor.rank() - 1]));
-  }
-  return {};
+  if (one_for_all) return float_array(name, tensor, data, {one, each, flat});
+  return float_array(name, tensor, data, {each, flat});
 }
 
 Check head_ops(const Args& a, const Facts&) {
@@ -665,6 +644,31 @@ std::optional<Error> first_refusal(const Args& args, const Facts& facts) {
 Finding must(const char* argument, const char* be, std::string expected, std::string actual) {
   std::string summary = fmt::format("{} must {} {}, got {}", argument, be, expected, actual);
   return {std::move(summary), argument, std::move(expected), std::move(actual), "", ""};
+}
+
+std::optional<Finding> float_array(const char* name, const Tensor& tensor, DType data, std::initializer_list<Shape> shapes) {
+  if (!tensor.given()) return {};
+  if (std::ranges::find(shapes, tensor.shape) == shapes.end()) {
+    std::string expected;
+    for (const Shape* shape = shapes.begin(); shape != shapes.end(); ++shape) {
+      if (shape != shapes.begin()) expected += shape + 1 == shapes.end() ? " or " : ", ";
+      expected += to_string(*shape);
+    }
+    return must(name, "be", std::move(expected), to_string(tensor.shape));
+  }
+  if (tensor.dtype != DType::f32 && tensor.dtype != data) {
+    return must(name, "be", data == DType::f32 ? "float32" : "float32 or " + to_string(data), to_string(tensor.dtype));
+  }
+  if (tensor.device.type != DeviceType::cpu) return must(name, "be on", "cpu", to_string(tensor.device));
+  std::string actual;
+  if (!place(tensor).found) {
+    const char* expected = placement_fault(tensor, actual);
+    return must(name, "have", expected, std::move(actual));
+  }
+  if (!has_unit_innermost_stride(tensor)) {
+    return must(name, "have", "an innermost stride of 1", std::to_string(tensor.strides[tensor.rank() - 1]));
+  }
+  return {};
 }
 
 Tensor stand_in(DType dtype, std::initializer_list<std::int64_t> shape, const Device& device) {

@@ -54,6 +54,11 @@ Error with_angles(const Error& error, const std::string& word);
 // "{argument} must {be} {expected}, got {actual}": the summary of most rules beyond the original's.
 Error::Finding must(const char* argument, const char* be, std::string expected, std::string actual);
 
+// What is wrong with a bias or weight that is read on the CPU: its shape is one of `shapes`, its dtype float32 or that of the
+// data.
+std::optional<Error::Finding> float_array(const char* name, const Tensor& tensor, DType data,
+                                          std::initializer_list<Shape> shapes);
+
 // What q, k and v should have: the pools' dtype where one of them has it, else that of most of them.
 DType common_dtype(const RopePoolFusedArgs& args);
 

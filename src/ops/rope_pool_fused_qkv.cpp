@@ -156,20 +156,10 @@ std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& a, Outputs output
                                     refusal->cause().empty() ? "" : refusal->argument() + " lies in qkv",
                                     "say in_place=True, without q_out and k_out"});
   }
-  if (!a.bias.given()) return {};
-  const auto refused = [](const char* be, std::string expected, std::string actual) {
-    return Error(Refusal::head_ops_unsuitable, must("bias", be, std::move(expected), std::move(actual)));
-  };
-  if (a.bias.shape != Shape{a.qkv.shape[1]}) return refused("be", to_string(Shape{a.qkv.shape[1]}), to_string(a.bias.shape));
-  if (a.bias.dtype != DType::f32 && a.bias.dtype != a.qkv.dtype) {
-    return refused("be", "float32 or " + to_string(a.qkv.dtype), to_string(a.bias.dtype));
-  }
-  if (a.bias.device.type != DeviceType::cpu) return refused("be on", "cpu", to_string(a.bias.device));
-  if (a.bias.data == nullptr || a.bias.unaligned) return refused("have", "data on whole elements", "an address between two");
-  if (a.bias.shape[0] > 1 && a.bias.strides[0] != 1) {
-    return refused("have", "an innermost stride of 1", std::to_string(a.bias.strides[0]));
-  }
-  return {};
+  auto finding = float_array("bias", a.bias, a.qkv.dtype, {Shape{a.qkv.shape[1]}});
+  if (!finding) return {};
+  finding->hint = "hand over the projection's own bias, whole and in the order of qkv";
+  return Error(Refusal::head_ops_unsuitable, *std::move(finding));
 }
 
 }  // namespace contract

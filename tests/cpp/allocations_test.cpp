@@ -1,7 +1,9 @@
 // What the op allocates, and what becomes of a call when there is no memory. This program counts every operator new.
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -71,6 +73,47 @@ TEST(AllocationsAtTheStart, OutOfMemoryInCIsANumber) {
     }
   }
   EXPECT_GE(got, 1);
+}
+
+// Every allocation that a maker of the C interface makes fails once: a number, and no rope.
+TEST(AllocationsOfRopes, OutOfMemoryInCIsANumber) {
+  const double frequencies[] = {1, 0.5};
+  float cos_sin[8] = {};
+  const DlView table(Tensor::contiguous(cos_sin, DType::f32, {2, 4}));
+  const std::int64_t pairs[] = {2, 0, 0};
+  ropepool_rope_form plain{}, given{};
+  plain.size = given.size = sizeof plain;
+  plain.rotary_dim = given.rotary_dim = 4;
+  plain.base = 1e4;
+  plain.sections = pairs;
+  plain.num_sections = 3;
+  const std::string folder = ROPEPOOL_SOURCE_DIR "/tests/data/llama-3.1-8b";
+  ropepool_rope* part = nullptr;
+  ASSERT_EQ(ropepool_rope_make(&plain, &part), ROPEPOOL_OK);
+  const ropepool_rope* const parts[] = {part, part};
+  const std::function<int(ropepool_rope**)> makers[] = {
+      [&](auto* rope) { return ropepool_rope_make(&plain, rope); },
+      [&](auto* rope) { return ropepool_rope_from_frequencies(frequencies, 2, &given, rope); },
+      [&](auto* rope) { return ropepool_rope_from_table(&table.tensor, &given, rope); },
+      [&](auto* rope) { return ropepool_rope_from_config(R"({"head_dim": 4, "rope_theta": 1e4})", nullptr, 0, rope); },
+      [&](auto* rope) { return ropepool_rope_from_config(R"({"head_dim": 4})", nullptr, 0, rope); },
+      [&](auto* rope) { return ropepool_rope_from_config_file(folder.c_str(), nullptr, 0, rope); },
+      [&](auto* rope) { return ropepool_rope_join(parts, 2, rope); },
+  };
+  for (const auto& maker : makers) {
+    ropepool_rope* rope = nullptr;
+    int number = 0;
+    long n = 0;
+    for (; with_room_for(n, [&] { number = maker(&rope); }); ++n) {
+      ASSERT_LT(n, 10000);
+      ASSERT_EQ(number, ROPEPOOL_OUT_OF_MEMORY);
+      ASSERT_EQ(rope, nullptr);
+    }
+    EXPECT_GT(n, 0);
+    EXPECT_EQ(rope == nullptr, number == 28);
+    ropepool_rope_free(rope);
+  }
+  ropepool_rope_free(part);
 }
 
 class Allocations : public ::testing::Test {

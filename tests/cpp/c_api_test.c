@@ -50,6 +50,8 @@ int main(void) {
   DLTensor k_pool = tensor(k_pool_data, 3, pool_shape, kDLFloat, 32), v_pool = tensor(v_pool_data, 3, pool_shape, kDLFloat, 32);
   DLTensor q_out = tensor(q_out_data, 3, token_shape, kDLFloat, 32), k_out = tensor(k_out_data, 3, token_shape, kDLFloat, 32);
   ropepool_rope_pool_fused_options options;
+  ropepool_rope_form form;
+  ropepool_rope* rope = NULL;
   float before[kSlots * kHeads * kHeadDim];
   int i;
 
@@ -91,6 +93,36 @@ int main(void) {
   EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, NULL) ==
          ROPEPOOL_INVALID_ARGUMENT);
   EXPECT(strcmp(ropepool_last_error_message(), "options is NULL") == 0);
+
+  /* Ropes: one of a form, and the same from a config. */
+  options.size = sizeof options;
+  options.rope_base = 0;
+  memset(&form, 0, sizeof form);
+  form.size = sizeof form;
+  form.base = 10000.0;
+  form.rotary_dim = kHeadDim;
+  EXPECT(ropepool_rope_make(&form, &rope) == ROPEPOOL_OK);
+  EXPECT(ropepool_rope_rotary_dim(rope) == kHeadDim && ropepool_rope_rotary_offset(rope) == 0);
+  EXPECT(ropepool_rope_num_sets(rope) == 1 && ropepool_rope_num_axes(rope) == 1);
+  EXPECT(ropepool_rope_pairing(rope) == ROPEPOOL_PAIRING_NEOX);
+  options.rope = rope;
+  memset(q_out_data, 0, sizeof q_out_data);
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) ==
+         ROPEPOOL_OK);
+  EXPECT(near(q_out_data[0], -1.984111) && near(q_out_data[1], 1.959901));
+  ropepool_rope_free(rope);
+  EXPECT(ropepool_rope_from_config("{\"model_type\": \"gptj\", \"head_dim\": 4, \"rotary_dim\": 4, \"rope_theta\": 1e4}", NULL,
+                                   0, &rope) == ROPEPOOL_OK);
+  EXPECT(ropepool_rope_pairing(rope) == ROPEPOOL_PAIRING_INTERLEAVED);
+  options.rope = rope;
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) ==
+         ROPEPOOL_OK);
+  EXPECT(near(q_out_data[0], -1.142640) && near(q_out_data[1], 1.922075)); /* cos 1 - 2 sin 1, 2 cos 1 + sin 1 */
+  ropepool_rope_free(rope);
+  form.rotary_dim = 3;
+  EXPECT(ropepool_rope_make(&form, &rope) == 22);
+  EXPECT(rope == NULL);
+  ropepool_rope_free(rope);
 
   EXPECT(ropepool_get_num_threads() >= 1);
   EXPECT(ropepool_set_num_threads(2) == ROPEPOOL_OK);

@@ -1,6 +1,7 @@
 // The C interface through the shared library, and beside it the C++ one: the same numbers and the same words.
 #include <ropepool/c_api.h>
 
+#include <cstddef>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -234,11 +235,26 @@ TEST(CApi, ShapesOfAnyRank) {
   }
 }
 
+// Those of the first header end before rope: what lies behind them is somebody else's.
+TEST(CApi, OptionsOfTheFirstHeader) {
+  OpCase c = valid_case(), d = valid_case();
+  ASSERT_TRUE(c.run().ok());
+  CCall call(d.args);
+  call.options.size = offsetof(ropepool_rope_pool_fused_options, rope);
+  EXPECT_EQ(call.options.size, 48u);
+  call.options.rope = reinterpret_cast<const ropepool_rope*>(&call.options);
+  call.options.rope_sets = &call.slots.tensor;
+  EXPECT_EQ(call.run(), ROPEPOOL_OK) << ropepool_last_error_message();
+  EXPECT_TRUE(same_memory(c, d));
+}
+
 TEST(CApi, OptionsOfAnUnknownSize) {
   OpCase c = valid_case();
   CCall call(c.args);
   const auto before = c.memory.copy();
-  for (const std::size_t size : {std::size_t{0}, sizeof call.options - 1, sizeof call.options + 8, ~std::size_t{0}}) {
+  const std::size_t first = offsetof(ropepool_rope_pool_fused_options, rope);
+  for (const std::size_t size :
+       {std::size_t{0}, first - 8, first + 8, sizeof call.options - 1, sizeof call.options + 8, ~std::size_t{0}}) {
     call.options.size = size;
     EXPECT_EQ(call.run(), ROPEPOOL_INVALID_ARGUMENT);
     const std::string message = ropepool_last_error_message();

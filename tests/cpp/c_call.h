@@ -1,4 +1,4 @@
-// A call of the C interface with the arguments of a C++ one.
+// A call of the C interface with the arguments of a C++ one, but for its rope.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,8 @@ class CCall {
         k_pool(a.k_pool),
         v_pool(a.v_pool),
         q_out(a.q_out),
-        k_out(a.k_out) {
+        k_out(a.k_out),
+        rope_sets(a.rope_sets) {
     if (a.q_out.given()) q_out_pointer = &q_out.tensor;
     if (a.k_out.given()) k_out_pointer = &k_out.tensor;
     options.size = sizeof options;
@@ -94,13 +95,14 @@ class CCall {
     options.num_kv_heads = a.num_kv_heads;
     options.rope_base = a.rope_base;
     options.angles = static_cast<std::int32_t>(a.angles);
+    if (a.rope_sets.given()) options.rope_sets = &rope_sets.tensor;
   }
   int run() const {
     return ropepool_rope_pool_fused_with(&q.tensor, &k.tensor, &v.tensor, &positions.tensor, &slots.tensor, &k_pool.tensor,
                                          &v_pool.tensor, q_out_pointer, k_out_pointer, &options);
   }
 
-  DlView q, k, v, positions, slots, k_pool, v_pool, q_out, k_out;
+  DlView q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope_sets;
   const DLTensor *q_out_pointer = nullptr, *k_out_pointer = nullptr;
   ropepool_rope_pool_fused_options options{};
 };

@@ -144,6 +144,10 @@ std::string expectation_of(Refusal refusal) {
       return "writable";
     case Refusal::rope_sets_unsuitable:
       return "int32 or int64";
+    case Refusal::qkv_order_unsuitable:
+      return "'blocks' or 'groups'";
+    case Refusal::head_ops_unsuitable:
+      return "finite";
     case Refusal::rope_value_unsuitable:
       return "a whole number";
     default:
@@ -174,6 +178,7 @@ TEST(FindRefusal, ByAMessageInsideOtherText) {
                                                                     {"{num_sets}", "2"},
                                                                     {"{rows}", "4096"},
                                                                     {"{lanes}", "768"},
+                                                                    {"{be}", "be"},
                                                                     {"{key}", "rope_scaling.factor"},
                                                                     {"{type}", "'yam'"},
                                                                     {"{purpose}", "yarn"},

@@ -192,6 +192,190 @@ def test_rope_base_is_used(file):
     assert tool("run", path, "--rope-base", "5e5").returncode == OK
 
 
+# ---- run with a rope
+
+
+def turned(tensors, frequencies, pairing="neox", axes=None):
+    """What the op must give: frequencies are [pairs] or [tokens, pairs], axes say which row of positions a pair follows."""
+
+    def rotate(x):
+        pairs = np.shape(frequencies)[-1]
+        positions = np.atleast_2d(tensors["positions"])[np.zeros(pairs, int) if axes is None else axes].T  # [tokens, pairs]
+        angles = (positions * frequencies)[:, None, :]
+        low = np.arange(pairs) if pairing == "neox" else 2 * np.arange(pairs)
+        high = low + (pairs if pairing == "neox" else 1)
+        out, wide = x.astype(np.float64), x.astype(np.float64)
+        out[..., low] = wide[..., low] * np.cos(angles) - wide[..., high] * np.sin(angles)
+        out[..., high] = wide[..., high] * np.cos(angles) + wide[..., low] * np.sin(angles)
+        return out.astype(x.dtype)
+
+    k_rot, k_pool, v_pool = rotate(tensors["k"]), tensors["k_pool"].copy(), tensors["v_pool"].copy()
+    for token, slot in enumerate(tensors["slots"]):
+        if slot >= 0:
+            k_pool[slot], v_pool[slot] = k_rot[token], tensors["v"][token]
+    right = {"q_rot": rotate(tensors["q"]), "k_rot": k_rot, "k_pool": k_pool, "v_pool": v_pool}
+    return {f"expected.{name}": value for name, value in right.items()}
+
+
+def powers(base, rotary_dim):
+    return base ** (-np.arange(rotary_dim // 2) * 2 / rotary_dim)
+
+
+def written(path, config):
+    path.write_text(json.dumps(config))
+    return path
+
+
+LINEAR = {"head_dim": 64, "rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+DYNAMIC = {"head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 16}
+DYNAMIC |= {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+TWO_ROPES = {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+PHI3 = {"model_type": "phi3", "head_dim": 64, "max_position_embeddings": 8, "original_max_position_embeddings": 8}
+PHI3 |= {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [4.0] * 32}}
+
+
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
+def test_run_with_the_rope_of_a_config(file, tmp_path, dtype):
+    tensors = step(dtype)
+    right = turned(tensors, powers(5e5, 64) / 8)
+    path, config = (
+        file(tensors | right, {"rope_base": "10000.0", "source": "a test"}),
+        written(tmp_path / "config.json", LINEAR),
+    )
+    for name in (config, tmp_path):  # the folder too
+        run = tool("run", path, "--rope", name, "-o", tmp_path / "out.safetensors")
+        assert (run.returncode, run.stderr) == (OK, "")
+    assert re.search(rf"^rope +{re.escape(str(tmp_path))} \(flag\)$", run.stdout, re.M)
+    assert "rope_base" not in run.stdout
+    report = json.loads(tool("run", path, "--rope", config, "--json").stdout)
+    assert report["parameters"]["rope"] == {"value": str(config), "source": "flag"}
+    assert report["parameters"]["angles"] == {"value": "exact", "source": "default"}
+    assert "rope_base" not in report["parameters"]
+    with safe_open(tmp_path / "out.safetensors", "numpy") as out:
+        assert "rope_base" not in out.metadata()
+        assert (out.metadata()["rope"], out.metadata()["source"]) == (str(tmp_path), "a test")
+    assert tool("run", path).returncode == DIFFERS
+
+
+def test_run_with_the_rope_that_flags_pick(file, tmp_path):
+    tensors = step()
+    gemma, dynamic = written(tmp_path / "gemma.json", TWO_ROPES), written(tmp_path / "dynamic.json", DYNAMIC)
+    full = file(tensors | turned(tensors, powers(1e6, 64) / 8), None, "full")
+    sliding = file(tensors | turned(tensors, powers(1e4, 64)), None, "sliding")
+    for path, layer_type in ((full, "full_attention"), (sliding, "sliding_attention")):
+        run = tool("run", path, "--rope", gemma, "--layer-type", layer_type)
+        assert run.returncode == OK, run.stderr
+        assert re.search(rf"^rope +.*gemma\.json, {layer_type} \(flag\)$", run.stdout, re.M)
+    assert tool("run", sliding, "--rope", gemma, "--layer-type", "full_attention").returncode == DIFFERS
+    long = file(tensors | turned(tensors, powers(1e4 * 7 ** (64 / 62), 64)), None, "long")
+    run = tool("run", long, "--rope", dynamic, "--length", 64)
+    assert run.returncode == OK
+    assert re.search(r"^rope +.*dynamic\.json, length 64 \(flag\)$", run.stdout, re.M)
+    assert tool("run", long, "--rope", dynamic, "--length", 16).returncode == DIFFERS
+
+
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
+@pytest.mark.parametrize("pairing", ["neox", "interleaved"])
+def test_pairs_of_lanes_are_compared_as_the_rope_turns_them(file, tmp_path, pairing, dtype):
+    """An error that is right beside one partner is wrong beside another."""
+    config = {"head_dim": 64, "rope_theta": 1e4}
+    config |= {"model_type": "gptj", "rotary_dim": 16} if pairing == "interleaved" else {"rotary_pct": 0.25}
+    written(tmp_path / "config.json", config)
+    tensors = step(dtype)
+    right = turned(tensors, powers(1e4, 16), pairing)
+    assert tool("run", file(tensors | right, None), "--rope", tmp_path).returncode == OK
+    partner = 8 if pairing == "neox" else 1
+    unit = {np.float32: 1e-6, np.float16: 2**-9}.get(dtype, 2**-6)
+    for lane, large, returncode in ((0, partner, OK), (0, 32, DIFFERS), (40, 8, DIFFERS), (40, 41, DIFFERS)):
+        wrong = {name: value.copy() for name, value in tensors.items()}
+        wrong["positions"][:] = 0
+        wrong["q"][:] = 1
+        wrong["q"][1, 2, large] = 1000
+        answer = turned(wrong, powers(1e4, 16), pairing)
+        answer["expected.q_rot"][1, 2, lane] = dtype(1 + 100 * unit)
+        run = tool("run", file(wrong | answer, None), "--rope", tmp_path)
+        assert run.returncode == returncode, (lane, large, run.stdout)
+
+
+def test_run_with_sections_and_with_sets(file, tmp_path):
+    tensors = step()
+    tensors["positions"] = np.array([[0, 1, 2, 3, 4], [50, 40, 30, 20, 10], [7, 7, 9, 9, 9]], np.int64)
+    sections = {"model_type": "qwen2_vl", "head_dim": 64, "rope_scaling": {"type": "mrope", "mrope_section": [12, 10, 10]}}
+    config = written(tmp_path / "config.json", sections)
+    axes = np.repeat([0, 1, 2], [12, 10, 10])
+    for angles in ("exact", "float32"):  # float32: the tolerance is of the largest position, whichever axis has it
+        right = turned(tensors, powers(1e6, 64), axes=axes)
+        run = tool("run", file(tensors | right, None), "--rope", config, "--angles", angles)
+        assert run.returncode == OK, run.stdout + run.stderr
+    tolerance = json.loads(tool("run", file(tensors | right, None), "--rope", config, "--angles", "float32", "--json").stdout)
+    assert tolerance["comparisons"][0]["tolerance"].startswith(f"{1e-6 + 50 * 2**-23:.2g} ")
+
+    phi3 = written(tmp_path / "phi3.json", PHI3)
+    for index in (np.int32, np.int64):
+        tensors = step() | {"rope_sets": np.array([0, 1, 1, 0, 1], index)}
+        frequencies = powers(1e4, 64) / np.where(tensors["rope_sets"], 4, 1)[:, None]
+        path = file(tensors | turned(tensors, frequencies), None)
+        run = tool("run", path, "--rope", phi3)
+        assert run.returncode == OK, run.stdout + run.stderr
+        assert re.search(rf"^rope_sets +\(5,\) {np.dtype(index).name}$", run.stdout, re.M)
+        assert json.loads(tool("check", path, "--rope", phi3, "--json").stdout)["ok"] is True
+    # One set for all, of a length.
+    path = file(step() | turned(step(), powers(1e4, 64) / 4), None)
+    assert tool("run", path, "--rope", phi3, "--length", 9).returncode == OK
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_rope_that_does_not_fit_is_refused(file, tmp_path, command):
+    def refusals(tensors, config, *flags):
+        path = file(tensors, None)
+        found = tool(command, path, "--json", "--rope", written(tmp_path / "config.json", config), *flags)
+        assert found.returncode == REFUSED
+        report = json.loads(found.stdout)
+        assert report["ok"] is False
+        return [error["code"] for error in (report["refusals"] if command == "check" else [report["error"]])]
+
+    assert refusals(step(), TWO_ROPES) == ["RP028"]
+    assert refusals(step(), LINEAR | {"head_dim": 64.5}) == ["RP030"]
+    assert refusals(step(), LINEAR, "--layer-type", "full_attention") == ["RP030"]
+    assert refusals(step(), DYNAMIC) == ["RP028"]
+    assert refusals(step(), LINEAR | {"head_dim": 128}) == ["RP023"]
+    assert refusals(step(), PHI3) == ["RP024"]
+    assert refusals(step() | {"rope_sets": np.full(5, 2)}, PHI3) == ["RP025"]
+    with_sets = file(step() | {"rope_sets": np.zeros(5, np.int32)})
+    run = tool(command, with_sets)
+    assert run.returncode == REFUSED
+    assert "rope_sets must be left out where no rope is given" in run.stdout + run.stderr
+    words = tool(command, file(), "--rope", written(tmp_path / "config.json", TWO_ROPES))
+    assert (words.returncode, words.stdout) == (REFUSED, "")
+    assert "RP028" in words.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_flags_of_a_rope_that_make_no_sense(file, tmp_path, command):
+    path, config = file(), written(tmp_path / "config.json", LINEAR)
+    for flags in (
+        ("--rope", config, "--rope-base", "1e4"),
+        ("--layer-type", "full_attention"),
+        ("--length", 8),
+        ("--rope", config, "--length", "8k"),
+    ):
+        assert tool(command, path, *flags).returncode == USAGE, flags
+    missing = tool(command, path, "--rope", tmp_path / "missing.json")
+    assert (missing.returncode, missing.stdout) == (FILE, "")
+    assert "missing.json: No such file" in missing.stderr
+    assert tool(command, "-", "--rope", "-", input=path.read_bytes()).returncode == USAGE
+    piped = tool(command, path, "--rope", "-", input=json.dumps(LINEAR | {"rope_theta": 1e4, "rope_scaling": None}))
+    assert piped.returncode == OK, piped.stderr
+
+
+def test_a_config_is_not_overwritten(file, tmp_path):
+    path, config = file(), written(tmp_path / "config.json", LINEAR)
+    before = config.read_bytes()
+    for name in (config, tmp_path):
+        assert tool("run", path, "--rope", name, "-o", config).returncode == USAGE
+    assert config.read_bytes() == before
+
+
 def test_run_reads_standard_input(file, tmp_path):
     path = file()
     piped = tool("run", "-", "-o", tmp_path / "piped.safetensors", input=path.read_bytes())

@@ -30,7 +30,10 @@ def views_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, 
 
 
 def outputs_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, groups: bool) -> tuple[Any, Any]:
-    """New arrays for them, [tokens, heads, head_dim]."""
+    """New arrays for them, [tokens, heads, head_dim], without gaps."""
+    shapes = [(qkv.shape[0], heads, head_dim) for heads in (num_qo_heads, num_kv_heads)]
+    if isinstance(qkv, np.ndarray):
+        return np.empty(shapes[0], qkv.dtype), np.empty(shapes[1], qkv.dtype)
     views = views_of_qkv(qkv, num_qo_heads, num_kv_heads, head_dim, groups)
-    q, k = (output_like(view, tuple(view.shape), str(view.dtype)) for view in views)
-    return q.reshape(qkv.shape[0], num_qo_heads, head_dim), k
+    q, k = (output_like(view, shape, str(view.dtype)) for view, shape in zip(views, shapes, strict=True))
+    return q.reshape(shapes[0]), k

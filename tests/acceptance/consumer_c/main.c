@@ -30,6 +30,7 @@ int main(void) {
                  tslots = tensor(slots, kDLInt, 32, 1, tokens_shape);
   const DLTensor tk_pool = tensor(k_pool, kDLFloat, 32, 3, pool_shape), tv_pool = tensor(v_pool, kDLFloat, 32, 3, pool_shape);
   ropepool_rope_pool_fused_options options;
+  ropepool_rope* rope;
   int i, number;
 
   number = ropepool_rope_pool_fused(&tq, &tk, &wrong_v, &tpositions, &tslots, &tk_pool, &tv_pool, &tq, &tk, 4, 1, 1, 10000.0);
@@ -56,6 +57,23 @@ int main(void) {
     if (fabsf(q[i] - rotated[i]) > 1e-6f || k_pool[4 + i] != k[i] || v_pool[4 + i] != v[i] || k_pool[i] != 99 ||
         v_pool[i] != 99) {
       printf("lane %d is wrong: %f\n", i, q[i]);
+      return 1;
+    }
+  }
+
+  /* The same from a config, with q and k turned back. */
+  if (ropepool_rope_from_config("{\"head_dim\": 4, \"rope_theta\": 10000.0}", NULL, 0, &rope) != ROPEPOOL_OK) {
+    puts(ropepool_last_error_message());
+    return 1;
+  }
+  options.rope_base = 0;
+  options.rope = rope;
+  positions[0] = -1;
+  number = ropepool_rope_pool_fused_with(&tq, &tk, &tv, &tpositions, &tslots, &tk_pool, &tv_pool, &tq, &tk, &options);
+  ropepool_rope_free(rope);
+  for (i = 0; i < 4; ++i) {
+    if (number != ROPEPOOL_OK || fabsf(q[i] - (float)(i + 1)) > 1e-6f) {
+      printf("lane %d is wrong with a rope: %f %s\n", i, q[i], ropepool_last_error_message());
       return 1;
     }
   }
