@@ -143,38 +143,30 @@ def norms():
 
 
 def measure_forms(options):
-    """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns."""
+    """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns. Each reads arrays of its own, so
+    that none finds them warmed by another."""
     tokens, slots, random = 4096, SLOTS, np.random.default_rng(0)
-    q, k, v = (
-        at_line(random.standard_normal((tokens, heads, 128), np.float32).astype(ml_dtypes.bfloat16)) for heads in (32, 8, 8)
-    )
+    qkv = random.standard_normal((tokens, 48, 128), np.float32).astype(ml_dtypes.bfloat16)
     pools = [at_line(np.zeros((slots, 8, 128), ml_dtypes.bfloat16)) for _ in range(2)]
-    outputs = {"q_out": at_line(q), "k_out": at_line(k)}
+    outputs = {"q_out": at_line(qkv[:, :32]), "k_out": at_line(qkv[:, 32:40])}
     positions = np.arange(1000, 1000 + tokens)
     heads = {"head_dim": 128, "num_qo_heads": 32, "num_kv_heads": 8}
-    runners = {}
-    for name, rope in ropes().items():
-        mine = {"rope": rope, "rope_sets": np.zeros(tokens, np.int32) if rope.num_sets > 1 else None}
-        place = np.stack([positions] * 3) if rope.num_axes > 1 else positions
+
+    def runner(op, arrays, place=positions, **mine):
         walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
+        arrays = [at_line(array) for array in arrays]
+        return lambda: op(*arrays, place, next(walk), *pools, **heads, **outputs, **mine)
 
-        def run(place=place, walk=walk, mine=mine):
-            ropepool.rope_pool_fused(q, k, v, place, next(walk), *pools, **heads, **mine, **outputs)
-
-        runners[name] = run
-    plain = {"rope": ropes()["plain"]}
-    walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
+    split, runners = (qkv[:, :32], qkv[:, 32:40], qkv[:, 40:]), {}
+    for name, rope in ropes().items():
+        place = np.stack([positions] * 3) if rope.num_axes > 1 else positions
+        sets = np.zeros(tokens, np.int32) if rope.num_sets > 1 else None
+        runners[name] = runner(ropepool.rope_pool_fused, split, place, rope=rope, rope_sets=sets)
     for name, norm in norms().items():
-        runners[name] = lambda norm=norm: ropepool.rope_pool_fused(
-            q, k, v, positions, next(walk), *pools, **heads, **plain, **outputs, **norm
-        )
-    qkv = {"packed QKV": at_line(np.concatenate([each.reshape(tokens, -1) for each in (q, k, v)], axis=1))}
-    qkv["packed QKV by groups"] = at_line(qkv["packed QKV"])
-    for name, packed in qkv.items():
-        order = {"order": "groups" if "groups" in name else "blocks"}
-        runners[name] = lambda packed=packed, order=order: ropepool.rope_pool_fused_qkv(
-            packed, positions, next(walk), *pools, **heads, **plain, **outputs, **order
-        )
+        runners[name] = runner(ropepool.rope_pool_fused, split, rope=ropes()["plain"], **norm)
+    packed = [qkv.reshape(tokens, -1)]
+    for name, order in {"packed QKV": "blocks", "packed QKV by groups": "groups"}.items():
+        runners[name] = runner(ropepool.rope_pool_fused_qkv, packed, rope=ropes()["plain"], order=order)
     threads = ropepool.get_num_threads()
     ropepool.set_num_threads(1)
     times, start = {name: [] for name in runners}, time.perf_counter()

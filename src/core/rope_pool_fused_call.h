@@ -39,7 +39,7 @@ struct HeadPrologue {
   enum class Norm { none, rms, layer };
   const float* bias;           // [heads, head_dim], or null
   const float* weight;         // [heads, head_dim], [head_dim], or null
-  std::int64_t weight_stride;  // from one head's weights to the next; 0 where all have the same
+  std::int64_t weight_stride;  // from one head's weights to the next: head_dim, or 0 where all have the same
   Norm norm;
   bool over_all_heads;
   double eps, scale;

@@ -35,27 +35,31 @@ HWY_INLINE auto load_two_floats(D d, const float* from) {
   return Two<D>{low, high};
 }
 
-// What lanes x and y of each pair of a head are multiplied by: weight and scale.
+// What lanes x and y of each pair of a head are multiplied by: weight and scale, in the order of angles that are arranged for
+// halves, or of pairs.
 struct PairWeights {
-  alignas(64) float x[kMaxPairs];
-  alignas(64) float y[kMaxPairs];
+  CosSin of_x, of_y;  // cos and sin the same, so that arrange() serves weights too
+  bool any;           // else all are 1
 };
 
 // Of the pairs of `part`. Where each head has weights of its own, these are not among them.
-template <Pairing kPairing>
+template <class Type, Pairing kPairing>
 HWY_INLINE void pair_weights(const HeadPrologue& prologue, const Part& part, PairWeights& weights) {
   const bool shared = prologue.weight != nullptr && prologue.weight_stride == 0;
+  const auto scale = static_cast<float>(prologue.scale);
+  weights.any = shared || scale != 1.0f;
   for (std::int64_t i = 0; i < part.count; ++i) {
     const std::int64_t pair = part.first + i;
     const std::int64_t x = part.offset + (kPairing == Pairing::neox ? pair : 2 * pair);
     const std::int64_t y = x + (kPairing == Pairing::neox ? part.half : 1);
-    const auto scale = static_cast<float>(prologue.scale);
-    weights.x[i] = shared ? scale * prologue.weight[x] : scale;
-    weights.y[i] = shared ? scale * prologue.weight[y] : scale;
+    weights.of_x.cos[i] = weights.of_x.sin[i] = shared ? scale * prologue.weight[x] : scale;
+    weights.of_y.cos[i] = weights.of_y.sin[i] = shared ? scale * prologue.weight[y] : scale;
   }
+  if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, weights.of_x, weights.of_y);
 }
 
-// cos and sin of a token with weights: a multiplication for each pair instead of one for each lane of every head.
+// cos and sin of a token with weights: a multiplication for each pair instead of one for each lane of every head. `angles` are
+// in the order of weights.
 struct WeightedAngles {
   CosSin of_x, of_y;
 };
@@ -63,13 +67,13 @@ template <class Type, Pairing kPairing>
 HWY_INLINE void weigh(const CosSin& angles, const PairWeights& weights, std::int64_t count, WeightedAngles& result) {
   for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto c = hn::Load(d, angles.cos + i), s = hn::Load(d, angles.sin + i);
-    const auto x = hn::Load(d, weights.x + i), y = hn::Load(d, weights.y + i);
+    const auto x = hn::Load(d, weights.of_x.cos + i), y = hn::Load(d, weights.of_y.cos + i);
     hn::Store(hn::Mul(c, x), d, result.of_x.cos + i);
     hn::Store(hn::Mul(s, x), d, result.of_x.sin + i);
     hn::Store(hn::Mul(c, y), d, result.of_y.cos + i);
     hn::Store(hn::Mul(s, y), d, result.of_y.sin + i);
   });
-  arrange<Type, kPairing>(count, result.of_x, result.of_y);
+  if (kPairing == Pairing::interleaved) arrange<Type, Pairing::interleaved>(count, result.of_x, result.of_y);
 }
 
 // Heads whose statistics are held at once.
@@ -80,46 +84,59 @@ struct Statistics {
   alignas(64) float factor[kHeadsAtOnce];  // a lane becomes (lane - mean) * factor
 };
 
-// Where lanes come from: with bias and norm, not rounded, but for weights and scale, which angles have.
+// Where lanes come from: with bias and norm, not rounded, but for weights and scale, which angles have. Pointers are copies,
+// since the compiler must take every store of lanes for one into the prologue.
 template <class Type>
 struct Prepared {
   static constexpr bool kWeighted = true;
   Heads<Type> heads;
-  const HeadPrologue& prologue;
-  const Statistics& statistics;  // of heads from `first` on
   std::int64_t first, head_dim;
+  const float* bias;    // of head 0, or null
+  const float* mean;    // of head `first`, or null where nothing is subtracted
+  const float* factor;  // of head `first`, or null without a norm
+  const float* weight;  // of head 0, where each has its own, or null
+  const float* shared_weight;
+  float scale;
 
-  const float* own_weight(std::int64_t h, std::int64_t at) const {
-    return prologue.weight_stride == 0 ? nullptr : prologue.weight + h * prologue.weight_stride + at;
-  }
+  Prepared(const HeadPrologue& prologue, Heads<Type> of, const Statistics& statistics, std::int64_t first_head,
+           std::int64_t lanes)
+      : heads(of),
+        first(first_head),
+        head_dim(lanes),
+        bias(prologue.bias),
+        mean(prologue.norm == HeadPrologue::Norm::layer ? statistics.mean : nullptr),
+        factor(prologue.norm == HeadPrologue::Norm::none ? nullptr : statistics.factor),
+        weight(prologue.weight_stride == 0 ? nullptr : prologue.weight),
+        shared_weight(prologue.weight_stride == 0 ? prologue.weight : nullptr),
+        scale(static_cast<float>(prologue.scale)) {}
 
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
     auto x = Type::load(d, heads[h] + at);
-    if (prologue.bias != nullptr) x = hn::Add(x, hn::LoadU(d, prologue.bias + h * head_dim + at));
-    if (prologue.norm == HeadPrologue::Norm::none) return x;
-    if (prologue.norm == HeadPrologue::Norm::layer) x = hn::Sub(x, hn::Set(d, statistics.mean[h - first]));
-    x = hn::Mul(x, hn::Set(d, statistics.factor[h - first]));
-    if (const float* weight = own_weight(h, at)) x = hn::Mul(x, hn::LoadU(d, weight));
+    if (bias != nullptr) x = hn::Add(x, hn::LoadU(d, bias + h * head_dim + at));
+    if (factor == nullptr) return x;
+    if (mean != nullptr) x = hn::Sub(x, hn::Set(d, mean[h - first]));
+    x = hn::Mul(x, hn::Set(d, factor[h - first]));
+    if (weight != nullptr) x = hn::Mul(x, hn::LoadU(d, weight + h * head_dim + at));
     return x;
   }
   template <class D>
   HWY_INLINE auto load_two(D d, std::int64_t h, std::int64_t at) const {
     Two<D> x = Type::load_two(d, heads[h] + at);
-    if (prologue.bias != nullptr) {
-      const Two<D> bias = load_two_floats<Type>(d, prologue.bias + h * head_dim + at);
-      x = {hn::Add(x.first, bias.first), hn::Add(x.second, bias.second)};
+    if (bias != nullptr) {
+      const Two<D> by = load_two_floats<Type>(d, bias + h * head_dim + at);
+      x = {hn::Add(x.first, by.first), hn::Add(x.second, by.second)};
     }
-    if (prologue.norm == HeadPrologue::Norm::none) return x;
-    if (prologue.norm == HeadPrologue::Norm::layer) {
-      const auto mean = hn::Set(d, statistics.mean[h - first]);
-      x = {hn::Sub(x.first, mean), hn::Sub(x.second, mean)};
+    if (factor == nullptr) return x;
+    if (mean != nullptr) {
+      const auto by = hn::Set(d, mean[h - first]);
+      x = {hn::Sub(x.first, by), hn::Sub(x.second, by)};
     }
-    const auto factor = hn::Set(d, statistics.factor[h - first]);
-    x = {hn::Mul(x.first, factor), hn::Mul(x.second, factor)};
-    if (const float* weight = own_weight(h, at)) {
-      const Two<D> by = load_two_floats<Type>(d, weight);
-      x = {hn::Mul(x.first, by.first), hn::Mul(x.second, by.second)};
+    const auto by = hn::Set(d, factor[h - first]);
+    x = {hn::Mul(x.first, by), hn::Mul(x.second, by)};
+    if (weight != nullptr) {
+      const Two<D> own = load_two_floats<Type>(d, weight + h * head_dim + at);
+      x = {hn::Mul(x.first, own.first), hn::Mul(x.second, own.second)};
     }
     return x;
   }
@@ -128,8 +145,8 @@ struct Prepared {
   HWY_INLINE void pass(To to, std::int64_t h, std::int64_t begin, std::int64_t end) const {
     for_lanes<kMaxFloats>(begin, end, [&](auto d, std::int64_t at) HWY_ATTR {
       auto x = load(d, h, at);
-      if (prologue.weight != nullptr && prologue.weight_stride == 0) x = hn::Mul(x, hn::LoadU(d, prologue.weight + at));
-      to.store(Type::lanes(d), Type::round(d, hn::Mul(x, hn::Set(d, static_cast<float>(prologue.scale)))), at);
+      if (shared_weight != nullptr) x = hn::Mul(x, hn::LoadU(d, shared_weight + at));
+      to.store(Type::lanes(d), Type::round(d, hn::Mul(x, hn::Set(d, scale))), at);
     });
   }
 };
@@ -145,7 +162,7 @@ HWY_INLINE hn::Vec<D> biased(D d, const typename Type::Lane* head, const float* 
 
 struct Sums {
   static constexpr std::int64_t kCount = 32;
-  alignas(64) float of[kCount] = {};
+  alignas(64) float of[kCount];
 };
 
 // Where Type::load_two takes even and odd lanes apart, sums of even lanes stand first, then those of odd ones.
@@ -220,7 +237,7 @@ HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64
   const auto lanes = static_cast<float>(together ? (end - begin) * head_dim : head_dim);
   const auto each = [&](auto term, float* totals) HWY_ATTR {
     for (std::int64_t n = 0; n < count; ++n) {
-      Sums sums;
+      Sums sums{};
       for (std::int64_t h = together ? begin : begin + n; h < (together ? end : begin + n + 1); ++h) {
         const float* bias = prologue.bias == nullptr ? nullptr : prologue.bias + h * head_dim;
         add_up<Type>(
@@ -260,7 +277,7 @@ HWY_INLINE void prepare(const HeadPrologue& prologue, const Statistics* of_all, 
       measure<Type>(
           prologue, [&](std::int64_t h) { return heads[h]; }, first, last, head_dim, false, own);
     }
-    turn_some(Prepared<Type>{heads, prologue, of_all != nullptr ? *of_all : own, first, head_dim}, first, last);
+    turn_some(Prepared<Type>(prologue, heads, of_all != nullptr ? *of_all : own, first, head_dim), first, last);
   }
 }
 

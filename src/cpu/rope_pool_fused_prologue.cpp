@@ -7,6 +7,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+
 #include "core/rope_pool_fused_call.h"
 #include "core/rope_tables.h"
 #include "cpu/dispatch.h"
@@ -19,57 +21,88 @@ namespace ropepool {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Compiled once for keys and queries: the arithmetic outweighs the call.
+// Compiled once for keys and queries.
 template <class Type, Pairing kPairing, bool kStreamOutputs, class ToHead>
-HWY_NOINLINE void turn_prepared(const Part& part, const WeightedAngles& angles, const Prepared<Type>& from, std::int64_t begin,
-                                std::int64_t end, ToHead to) {
-  turn<Type, kPairing, kStreamOutputs>(part, angles.of_x, angles.of_y, from, begin, end, to);
+HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& of_x, const CosSin& of_y, const Prepared<Type>& from,
+                                std::int64_t begin, std::int64_t end, ToHead to) {
+  turn<Type, kPairing, kStreamOutputs>(part, of_x, of_y, from, begin, end, to);
 }
 
-// Angles of q's heads or k's: their weights, and the last token's angles with them.
-struct Weighing {
-  PairWeights weights;
-  WeightedAngles angles;
+// A token's angles, for q's heads and for k's.
+template <class Type, Pairing kPairing>
+class TokenAngles {
+ public:
+  explicit TokenAngles(const RopePoolFusedCall& call) : call_(call) {
+    const Part whole = part_of(*call.rope, call.head_dim, 0);
+    if (!whole.alone()) return;
+    pair_weights<Type, kPairing>(call.prologue->q, whole, q_.weights);
+    pair_weights<Type, kPairing>(call.prologue->k, whole, k_.weights);
+  }
+
+  void of_token(std::int64_t t) {
+    token_ = t;
+    const Part whole = part_of(*call_.rope, call_.head_dim, 0);
+    if (!whole.alone()) return;
+    angles_at(call_, t, 0, whole.count, plain_);
+    if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(whole.count, plain_, plain_);
+    for (Weighing* each : {&q_, &k_}) {
+      if (each->weights.any || kPairing == Pairing::interleaved) {
+        weigh<Type, kPairing>(plain_, each->weights, whole.count, each->angles);
+      }
+    }
+  }
+
+  // Turns heads `begin` to `end` of q or k.
+  template <bool kStreamOutputs, class ToHead>
+  void turn_heads(bool is_q, const Prepared<Type>& from, std::int64_t begin, std::int64_t end, ToHead to) {
+    Weighing& mine = is_q ? q_ : k_;
+    for_parts(*call_.rope, call_.head_dim, [&](const Part& part) HWY_ATTR {
+      if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
+        pair_weights<Type, kPairing>(is_q ? call_.prologue->q : call_.prologue->k, part, mine.weights);
+        angles_at(call_, token_, part.first, part.count, plain_);
+        if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, plain_, plain_);
+        weigh<Type, kPairing>(plain_, mine.weights, part.count, mine.angles);
+      }
+      const bool plain = part.alone() && kPairing == Pairing::neox && !mine.weights.any;
+      turn_prepared<Type, kPairing, kStreamOutputs>(part, plain ? plain_ : mine.angles.of_x, plain ? plain_ : mine.angles.of_y,
+                                                    from, begin, end, to);
+    });
+  }
+
+ private:
+  struct Weighing {
+    PairWeights weights;
+    WeightedAngles angles;
+  };
+  const RopePoolFusedCall& call_;
+  std::int64_t token_ = 0;
+  CosSin plain_;
+  Weighing q_, k_;
 };
 
 template <class Type, Pairing kPairing, bool kStreamOutputs>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  CosSin angles;
-  Weighing of_q, of_k;
+  TokenAngles<Type, kPairing> angles(call);
   Statistics of_all_q, of_all_k;
   const Prologue& prologue = *call.prologue;
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-  const Part whole = part_of(*call.rope, call.head_dim, 0);
-  if (whole.alone()) {
-    pair_weights<kPairing>(prologue.q, whole, of_q.weights);
-    pair_weights<kPairing>(prologue.k, whole, of_k.weights);
-  }
+  // A call for each few heads costs more here than stores that come in bursts.
+  const bool gaps = call.q_group_gap != 0 || call.q_out_group_gap != 0;
+  const std::int64_t kv_step = gaps ? 1 : std::max<std::int64_t>(1, kHeadsAtOnce * call.num_kv_heads / call.num_qo_heads);
   for (std::int64_t t = begin; t < end; ++t) {
-    if (whole.alone()) {
-      angles_at(call, t, 0, whole.count, angles);
-      weigh<Type, kPairing>(angles, of_q.weights, whole.count, of_q.angles);
-      weigh<Type, kPairing>(angles, of_k.weights, whole.count, of_k.angles);
-    }
-    const auto turn_with = [&](const HeadPrologue& of_heads, Weighing& weighing, const Statistics* of_all) HWY_ATTR {
-      return [&, of_all](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
-        prepare<Type>(of_heads, of_all, heads, call.head_dim, first, last,
-                      [&](const Prepared<Type>& from, std::int64_t h, std::int64_t h_end) HWY_ATTR {
-                        for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
-                          if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
-                            pair_weights<kPairing>(of_heads, part, weighing.weights);
-                            angles_at(call, t, part.first, part.count, angles);
-                            weigh<Type, kPairing>(angles, weighing.weights, part.count, weighing.angles);
-                          }
-                          turn_prepared<Type, kPairing, kStreamOutputs>(part, weighing.angles, from, h, h_end, to);
-                        });
-                      });
+    angles.of_token(t);
+    const auto turn_with = [&](bool is_q, const Statistics* of_all) HWY_ATTR {
+      return [&, is_q, of_all](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
+        prepare<Type>(is_q ? prologue.q : prologue.k, of_all, heads, call.head_dim, first, last,
+                      [&](const Prepared<Type>& from, std::int64_t h, std::int64_t h_end)
+                          HWY_ATTR { angles.template turn_heads<kStreamOutputs>(is_q, from, h, h_end, to); });
       };
     };
     const Heads<Type> q(call.q, t), k(call.k, t), v(call.v, t);
     const Statistics* all_k = measure_all<Type>(prologue.k, k, call.num_kv_heads, 1, 0, call.head_dim, of_all_k);
     const Statistics* all_q = measure_all<Type>(prologue.q, q, call.num_qo_heads, call.num_qo_heads / call.num_kv_heads,
                                                 call.q_group_gap, call.head_dim, of_all_q);
-    run_token<Type, kStreamOutputs>(call, t, turn_with(prologue.k, of_k, all_k), turn_with(prologue.q, of_q, all_q),
+    run_token<Type, kStreamOutputs>(call, t, kv_step, turn_with(false, all_k), turn_with(true, all_q),
                                     [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
                                       if (prologue.v_bias == nullptr) {
                                         return copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads,
