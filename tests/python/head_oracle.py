@@ -85,7 +85,7 @@ def normed(x, norm):
     tokens, heads, lanes = x.value.shape
     weight = None if norm.weight is None else np.asarray(norm.weight).astype(np.float64)
     together = weight is not None and weight.ndim == 1 and weight.size != lanes
-    value, error = (part.reshape(tokens, -1) if together else part for part in x)
+    value, error = (part.reshape(tokens, heads * lanes) if together else part for part in x)
     length = value.shape[-1]
     many = roundings_of_a_sum(length) * UNIT
 

@@ -145,7 +145,9 @@ def test_unit_offset(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
-@pytest.mark.parametrize("given", itertools.product([False, True], repeat=6), ids=lambda given: "".join("01"[x] for x in given))
+@pytest.mark.parametrize(
+    "given", list(itertools.product([False, True], repeat=6)), ids=lambda given: "".join("01"[x] for x in given)
+)
 def test_each_by_itself_and_in_any_company(given, dtype):
     call = call_for(Turn(rotary_dim=32), 6, 80, 3, 2, dtype)
     every = with_biases(with_norms(call, False, "lane")) | {"q_scale": 3.7}
