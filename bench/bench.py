@@ -130,6 +130,18 @@ def ropes():
     }
 
 
+def norms():
+    """What models have between projection and rope, for 32 and 8 heads of 128."""
+    weight = np.linspace(0.5, 1.5, 32 * 128, dtype=np.float32)
+    rms = {count: ropepool.RMSNorm(weight[:count], eps=1e-6) for count in (128, 1024, 4096)}
+    return {
+        "QK-norm": {"q_norm": rms[128], "k_norm": rms[128]},
+        "QK-norm over all heads": {"q_norm": rms[4096], "k_norm": rms[1024]},
+        "biases": {"q_bias": weight, "k_bias": weight[:1024], "v_bias": weight[:1024]},
+        "a scale": {"q_scale": 128**-0.5},
+    }
+
+
 def measure_forms(options):
     """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns."""
     tokens, slots, random = 4096, SLOTS, np.random.default_rng(0)
@@ -139,6 +151,7 @@ def measure_forms(options):
     pools = [at_line(np.zeros((slots, 8, 128), ml_dtypes.bfloat16)) for _ in range(2)]
     outputs = {"q_out": at_line(q), "k_out": at_line(k)}
     positions = np.arange(1000, 1000 + tokens)
+    heads = {"head_dim": 128, "num_qo_heads": 32, "num_kv_heads": 8}
     runners = {}
     for name, rope in ropes().items():
         mine = {"rope": rope, "rope_sets": np.zeros(tokens, np.int32) if rope.num_sets > 1 else None}
@@ -146,11 +159,22 @@ def measure_forms(options):
         walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
 
         def run(place=place, walk=walk, mine=mine):
-            ropepool.rope_pool_fused(
-                q, k, v, place, next(walk), *pools, head_dim=128, num_qo_heads=32, num_kv_heads=8, **mine, **outputs
-            )
+            ropepool.rope_pool_fused(q, k, v, place, next(walk), *pools, **heads, **mine, **outputs)
 
         runners[name] = run
+    plain = {"rope": ropes()["plain"]}
+    walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
+    for name, norm in norms().items():
+        runners[name] = lambda norm=norm: ropepool.rope_pool_fused(
+            q, k, v, positions, next(walk), *pools, **heads, **plain, **outputs, **norm
+        )
+    qkv = {"packed QKV": at_line(np.concatenate([each.reshape(tokens, -1) for each in (q, k, v)], axis=1))}
+    qkv["packed QKV by groups"] = qkv["packed QKV"].copy()
+    for name, packed in qkv.items():
+        order = {"order": "groups" if "groups" in name else "blocks"}
+        runners[name] = lambda packed=packed, order=order: ropepool.rope_pool_fused_qkv(
+            packed, positions, next(walk), *pools, **heads, **plain, **outputs, **order
+        )
     threads = ropepool.get_num_threads()
     ropepool.set_num_threads(1)
     times, start = {name: [] for name in runners}, time.perf_counter()

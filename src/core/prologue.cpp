@@ -1,5 +1,6 @@
 #include "core/prologue.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -71,7 +72,7 @@ PrologueOfCall::PrologueOfCall(const HeadOps& ops, std::int64_t head_dim)
     HeadPrologue result{copied(bias), nullptr, 0, HeadPrologue::Norm::none, false, 0, scale};
     if (!norm) return result;
     float* weight = copied(norm->weight);
-    for (float* w = weight; norm->unit_offset && w != free; ++w) *w += 1.0f;
+    if (norm->unit_offset && weight != nullptr) std::for_each(weight, free, [](float& w) { w += 1.0f; });
     const std::int64_t num_weights = elements_of(norm->weight);
     result.weight = weight;
     result.weight_stride = num_weights == head_dim ? 0 : head_dim;
