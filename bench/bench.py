@@ -169,7 +169,7 @@ def measure_forms(options):
             q, k, v, positions, next(walk), *pools, **heads, **plain, **outputs, **norm
         )
     qkv = {"packed QKV": at_line(np.concatenate([each.reshape(tokens, -1) for each in (q, k, v)], axis=1))}
-    qkv["packed QKV by groups"] = qkv["packed QKV"].copy()
+    qkv["packed QKV by groups"] = at_line(qkv["packed QKV"])
     for name, packed in qkv.items():
         order = {"order": "groups" if "groups" in name else "blocks"}
         runners[name] = lambda packed=packed, order=order: ropepool.rope_pool_fused_qkv(

@@ -75,7 +75,7 @@ PrologueOfCall::PrologueOfCall(const HeadOps& ops, std::int64_t head_dim)
     if (norm->unit_offset && weight != nullptr) std::for_each(weight, free, [](float& w) { w += 1.0f; });
     const std::int64_t num_weights = elements_of(norm->weight);
     result.weight = weight;
-    result.weight_stride = num_weights == head_dim ? 0 : head_dim;
+    result.weight_stride = num_weights > head_dim ? head_dim : 0;
     result.norm = norm->kind == HeadNorm::Kind::rms ? HeadPrologue::Norm::rms : HeadPrologue::Norm::layer;
     result.over_all_heads = norm->weight.rank() == 1 && num_weights > head_dim;
     result.eps = norm->eps;

@@ -20,6 +20,7 @@ struct FrequencySet {
 };
 
 constexpr std::int64_t kMaxAxes = 4;
+constexpr std::int64_t kMaxRotaryDim = 65536;  // beyond it frequencies of a number gone wrong would fill the memory
 
 struct RopeTables {
   std::int64_t rotary_dim = 0, rotary_offset = 0;

@@ -116,24 +116,27 @@ HWY_INLINE void separate_even_odd([[maybe_unused]] float* values, [[maybe_unused
 }
 
 // As the rotation takes them: pairs in their order where a vector of lanes is a vector of pairs; even and odd ones apart where
-// load_two takes lanes so; and twice each, for lanes 2i and 2i + 1, where neighbours are a pair.
+// load_two takes lanes so; and where neighbours are a pair, a cos and a sin for each of the two lanes, in `of_x`: what lane 2i
+// is multiplied by and what its neighbour is, then those of 2i + 1. `of_x` and `of_y` may be the same.
 template <class Type, Pairing kPairing>
-HWY_INLINE void arrange(std::int64_t count, CosSin& angles) {
+HWY_INLINE void arrange(std::int64_t count, CosSin& of_x, CosSin& of_y) {
   if constexpr (kPairing == Pairing::neox) {
-    if (Type::kEvenOdd) {
-      separate_even_odd(angles.cos, count);
-      separate_even_odd(angles.sin, count);
-    }
+    if (!Type::kEvenOdd) return;
+    separate_even_odd(of_x.cos, count);
+    separate_even_odd(of_x.sin, count);
+    if (&of_x == &of_y) return;
+    separate_even_odd(of_y.cos, count);
+    separate_even_odd(of_y.sin, count);
   } else {
     // Of whole vectors load_two takes x and y apart.
     const auto n = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
     const std::int64_t apart = Type::kEvenOdd ? count / n * n : 0;
-    if (apart == count) return;
-    const CosSin once = angles;
-    for (std::int64_t i = apart; i < count; ++i) {
-      angles.cos[2 * i] = angles.cos[2 * i + 1] = once.cos[i];
-      angles.sin[2 * i] = -once.sin[i];
-      angles.sin[2 * i + 1] = once.sin[i];
+    for (std::int64_t i = count - 1; i >= apart; --i) {  // from the last pair on, since it writes what it has read
+      const float c_x = of_x.cos[i], s_x = of_x.sin[i], c_y = of_y.cos[i], s_y = of_y.sin[i];
+      of_x.cos[2 * i] = c_x;
+      of_x.cos[2 * i + 1] = c_y;
+      of_x.sin[2 * i] = -s_y;
+      of_x.sin[2 * i + 1] = s_x;
     }
   }
 }
@@ -244,14 +247,19 @@ inline void angles_between(const RopeTables& rope, Angles angles, const Places& 
   cos_sin(reduced, count, to_set.scale / set.scale, result);
 }
 
-template <class Type, Pairing kPairing>
-void angles_of(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
+// In the order of pairs.
+inline void angles_at(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
   if (call.rope->table.given()) {
     table_angles(*call.rope, call.places, t, first, count, result);
   } else {
     frequency_angles(*call.rope, call.angles, call.places, t, first, count, result);
   }
-  arrange<Type, kPairing>(count, result);
+}
+
+template <class Type, Pairing kPairing>
+void angles_of(const RopePoolFusedCall& call, std::int64_t t, std::int64_t first, std::int64_t count, CosSin& result) {
+  angles_at(call, t, first, count, result);
+  arrange<Type, kPairing>(count, result, result);
 }
 
 }  // namespace

@@ -10,12 +10,13 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/rope_pool_fused_call.h"
 #include "cpu/heads-inl.h"
 #include "cpu/lanes-inl.h"
+#include "cpu/rotation-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ropepool {
@@ -34,83 +35,104 @@ HWY_INLINE auto load_two_floats(D d, const float* from) {
   return Two<D>{low, high};
 }
 
+// What lanes x and y of each pair of a head are multiplied by: weight and scale.
+struct PairWeights {
+  alignas(64) float x[kMaxPairs];
+  alignas(64) float y[kMaxPairs];
+};
+
+// Of the pairs of `part`. Where each head has weights of its own, these are not among them.
+template <Pairing kPairing>
+HWY_INLINE void pair_weights(const HeadPrologue& prologue, const Part& part, PairWeights& weights) {
+  const bool shared = prologue.weight != nullptr && prologue.weight_stride == 0;
+  for (std::int64_t i = 0; i < part.count; ++i) {
+    const std::int64_t pair = part.first + i;
+    const std::int64_t x = part.offset + (kPairing == Pairing::neox ? pair : 2 * pair);
+    const std::int64_t y = x + (kPairing == Pairing::neox ? part.half : 1);
+    const auto scale = static_cast<float>(prologue.scale);
+    weights.x[i] = shared ? scale * prologue.weight[x] : scale;
+    weights.y[i] = shared ? scale * prologue.weight[y] : scale;
+  }
+}
+
+// cos and sin of a token with weights: a multiplication for each pair instead of one for each lane of every head.
+struct WeightedAngles {
+  CosSin of_x, of_y;
+};
+template <class Type, Pairing kPairing>
+HWY_INLINE void weigh(const CosSin& angles, const PairWeights& weights, std::int64_t count, WeightedAngles& result) {
+  for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto c = hn::Load(d, angles.cos + i), s = hn::Load(d, angles.sin + i);
+    const auto x = hn::Load(d, weights.x + i), y = hn::Load(d, weights.y + i);
+    hn::Store(hn::Mul(c, x), d, result.of_x.cos + i);
+    hn::Store(hn::Mul(s, x), d, result.of_x.sin + i);
+    hn::Store(hn::Mul(c, y), d, result.of_y.cos + i);
+    hn::Store(hn::Mul(s, y), d, result.of_y.sin + i);
+  });
+  arrange<Type, kPairing>(count, result.of_x, result.of_y);
+}
+
 // Heads whose statistics are held at once.
 constexpr std::int64_t kHeadsAtOnce = 16;
 
 struct Statistics {
-  float mean[kHeadsAtOnce], factor[kHeadsAtOnce];  // a lane becomes (lane - mean) * factor * weight
+  alignas(64) float mean[kHeadsAtOnce];
+  alignas(64) float factor[kHeadsAtOnce];  // a lane becomes (lane - mean) * factor
 };
 
-// Where lanes come from: with bias, norm and scale, not rounded.
+// Where lanes come from: with bias and norm, not rounded, but for weights and scale, which angles have.
 template <class Type>
 struct Prepared {
+  static constexpr bool kWeighted = true;
   Heads<Type> heads;
   const HeadPrologue& prologue;
   const Statistics& statistics;  // of heads from `first` on
   std::int64_t first, head_dim;
 
+  const float* own_weight(std::int64_t h, std::int64_t at) const {
+    return prologue.weight_stride == 0 ? nullptr : prologue.weight + h * prologue.weight_stride + at;
+  }
+
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
     auto x = Type::load(d, heads[h] + at);
     if (prologue.bias != nullptr) x = hn::Add(x, hn::LoadU(d, prologue.bias + h * head_dim + at));
+    if (prologue.norm == HeadPrologue::Norm::none) return x;
     if (prologue.norm == HeadPrologue::Norm::layer) x = hn::Sub(x, hn::Set(d, statistics.mean[h - first]));
     x = hn::Mul(x, hn::Set(d, statistics.factor[h - first]));
-    if (prologue.weight != nullptr) x = hn::Mul(x, hn::LoadU(d, prologue.weight + h * prologue.weight_stride + at));
+    if (const float* weight = own_weight(h, at)) x = hn::Mul(x, hn::LoadU(d, weight));
     return x;
   }
   template <class D>
   HWY_INLINE auto load_two(D d, std::int64_t h, std::int64_t at) const {
     Two<D> x = Type::load_two(d, heads[h] + at);
-    const auto each = [&](auto operation, Two<D> by) HWY_ATTR {
-      x.first = operation(x.first, by.first);
-      x.second = operation(x.second, by.second);
-    };
-    const auto multiply = [](auto a, auto b) HWY_ATTR { return hn::Mul(a, b); };
     if (prologue.bias != nullptr) {
-      each([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, load_two_floats<Type>(d, prologue.bias + h * head_dim + at));
+      const Two<D> bias = load_two_floats<Type>(d, prologue.bias + h * head_dim + at);
+      x = {hn::Add(x.first, bias.first), hn::Add(x.second, bias.second)};
     }
+    if (prologue.norm == HeadPrologue::Norm::none) return x;
     if (prologue.norm == HeadPrologue::Norm::layer) {
       const auto mean = hn::Set(d, statistics.mean[h - first]);
-      each([](auto a, auto b) HWY_ATTR { return hn::Sub(a, b); }, {mean, mean});
+      x = {hn::Sub(x.first, mean), hn::Sub(x.second, mean)};
     }
     const auto factor = hn::Set(d, statistics.factor[h - first]);
-    each(multiply, {factor, factor});
-    if (prologue.weight != nullptr) {
-      each(multiply, load_two_floats<Type>(d, prologue.weight + h * prologue.weight_stride + at));
+    x = {hn::Mul(x.first, factor), hn::Mul(x.second, factor)};
+    if (const float* weight = own_weight(h, at)) {
+      const Two<D> by = load_two_floats<Type>(d, weight);
+      x = {hn::Mul(x.first, by.first), hn::Mul(x.second, by.second)};
     }
     return x;
   }
+  // Lanes that do not turn have no angles that could have their weights.
   template <class To>
   HWY_INLINE void pass(To to, std::int64_t h, std::int64_t begin, std::int64_t end) const {
-    for_lanes<kMaxFloats>(
-        begin, end, [&](auto d, std::int64_t at) HWY_ATTR { to.store(Type::lanes(d), Type::round(d, load(d, h, at)), at); });
+    for_lanes<kMaxFloats>(begin, end, [&](auto d, std::int64_t at) HWY_ATTR {
+      auto x = load(d, h, at);
+      if (prologue.weight != nullptr && prologue.weight_stride == 0) x = hn::Mul(x, hn::LoadU(d, prologue.weight + at));
+      to.store(Type::lanes(d), Type::round(d, hn::Mul(x, hn::Set(d, static_cast<float>(prologue.scale)))), at);
+    });
   }
 };
-
-// Adds term(d, lane, sum) for all lanes, those with the same lane % 16 to the same sum, so that all targets add in one order,
-// whatever the length of their vectors.
-constexpr std::int64_t kSums = 16;
-template <class Term>
-HWY_INLINE void add_up(std::int64_t count, Term term, float* sums) {
-  const hn::CappedTag<float, kSums> d;
-  const auto step = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t whole = count / kSums * kSums;
-  for (std::int64_t lane = 0; lane < kSums; lane += step) {
-    auto sum = hn::LoadU(d, sums + lane);
-    for (std::int64_t i = lane; i < whole; i += kSums) sum = term(d, i, sum);
-    hn::StoreU(sum, d, sums + lane);
-  }
-  const hn::CappedTag<float, 1> one;
-  for (std::int64_t i = whole; i < count; ++i) {
-    hn::StoreU(term(one, i, hn::LoadU(one, sums + i - whole)), one, sums + i - whole);
-  }
-}
-
-HWY_INLINE double total_of(const float* sums) {
-  double total = 0;
-  for (std::int64_t i = 0; i < kSums; ++i) total += double{sums[i]};
-  return total;
-}
 
 template <class Type, class D>
 HWY_INLINE hn::Vec<D> biased(D d, const typename Type::Lane* head, const float* bias, std::int64_t at) {
@@ -118,33 +140,113 @@ HWY_INLINE hn::Vec<D> biased(D d, const typename Type::Lane* head, const float* 
   return bias == nullptr ? x : hn::Add(x, hn::LoadU(d, bias + at));
 }
 
-// Mean and factor that `count` heads from `first` on share; `head_of(h)` is where head h is.
-template <class Type, class HeadOf>
-HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64_t first, std::int64_t count,
-                        std::int64_t head_dim, double& mean, double& factor) {
-  using Norm = HeadPrologue::Norm;
-  const auto sum_of = [&](auto term) HWY_ATTR {
-    alignas(64) float sums[kSums] = {};
-    for (std::int64_t h = first; h < first + count; ++h) {
-      const typename Type::Lane* head = head_of(h);
-      const float* bias = prologue.bias == nullptr ? nullptr : prologue.bias + h * head_dim;
-      add_up(
-          head_dim, [&](auto d, std::int64_t i, auto sum) HWY_ATTR { return term(d, biased<Type>(d, head, bias, i), sum); },
-          sums);
+// ---- Sums over heads, which all targets add in one order, see docs/decisions/0008: those of lanes with the same lane % 32
+// first.
+
+struct Sums {
+  static constexpr std::int64_t kCount = 32;
+  alignas(64) float of[kCount] = {};
+};
+
+// Where Type::load_two takes even and odd lanes apart, sums of even lanes stand first, then those of odd ones.
+template <class Type>
+constexpr bool kSumsApart = Type::kEvenOdd;
+
+// Adds term(d, lane, sum) for each lane of a head. `term` takes what load or load_two gives of it.
+template <class Type, class Term, class D = hn::ScalableTag<float>>
+HWY_INLINE void add_up(const typename Type::Lane* head, const float* bias, std::int64_t count, Term term, Sums& sums) {
+  const std::int64_t whole = count / Sums::kCount * Sums::kCount;
+  if constexpr (kSumsApart<Type>) {
+    const D d;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (std::int64_t at = 0; at < Sums::kCount / 2; at += n) {
+      auto even = hn::Load(d, sums.of + at), odd = hn::Load(d, sums.of + Sums::kCount / 2 + at);
+      for (std::int64_t i = 2 * at; i < whole; i += Sums::kCount) {
+        Two<D> x = Type::load_two(d, head + i);
+        if (bias != nullptr) {
+          const Two<D> by = load_two_floats<Type>(d, bias + i);
+          x = {hn::Add(x.first, by.first), hn::Add(x.second, by.second)};
+        }
+        even = term(d, x.first, even);
+        odd = term(d, x.second, odd);
+      }
+      hn::Store(even, d, sums.of + at);
+      hn::Store(odd, d, sums.of + Sums::kCount / 2 + at);
     }
-    return total_of(sums);
-  };
-  const auto lanes = static_cast<double>(count * head_dim);
-  mean = 0;
-  if (prologue.norm == Norm::layer) {
-    mean = sum_of([](auto, auto x, auto sum) HWY_ATTR { return hn::Add(sum, x); }) / lanes;
+  } else {
+    const hn::CappedTag<float, 16> d;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (std::int64_t at = 0; at < Sums::kCount; at += n) {
+      auto sum = hn::Load(d, sums.of + at);
+      for (std::int64_t i = at; i < whole; i += Sums::kCount) sum = term(d, biased<Type>(d, head, bias, i), sum);
+      hn::Store(sum, d, sums.of + at);
+    }
   }
-  const float shift = static_cast<float>(mean);
-  const double squares = sum_of([shift](auto d, auto x, auto sum) HWY_ATTR {
-    const auto centred = hn::Sub(x, hn::Set(d, shift));
-    return hn::MulAdd(centred, centred, sum);
+  const hn::CappedTag<float, 1> d;
+  for (std::int64_t i = whole; i < count; ++i) {
+    const std::int64_t lane = i - whole;
+    float* sum = sums.of + (kSumsApart<Type> ? lane % 2 * (Sums::kCount / 2) + lane / 2 : lane);
+    hn::StoreU(term(d, biased<Type>(d, head, bias, i), hn::LoadU(d, sum)), d, sum);
+  }
+}
+
+// Neighbours first, then halves.
+template <class Type>
+HWY_INLINE float total_of(Sums& sums) {
+  constexpr std::int64_t kHalf = Sums::kCount / 2;
+  if (kSumsApart<Type>) {
+    for_lanes<16>(0, kHalf, [&](auto d, std::int64_t i) HWY_ATTR {
+      hn::Store(hn::Add(hn::Load(d, sums.of + i), hn::Load(d, sums.of + kHalf + i)), d, sums.of + i);
+    });
+  } else {
+    for (std::int64_t i = 0; i < kHalf; ++i) sums.of[i] = sums.of[2 * i] + sums.of[2 * i + 1];
+  }
+  const auto halve = [&](auto half) HWY_ATTR {
+    constexpr std::int64_t kCount = decltype(half)::value;
+    for_lanes<kCount>(0, kCount, [&](auto d, std::int64_t i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, sums.of + i), hn::LoadU(d, sums.of + kCount + i)), d, sums.of + i);
+    });
+  };
+  halve(std::integral_constant<int, 8>());
+  halve(std::integral_constant<int, 4>());
+  return (sums.of[0] + sums.of[2]) + (sums.of[1] + sums.of[3]);
+}
+
+// Mean and factor of heads `begin` to `end` each, or of all together; `head_of(h)` is where head h is.
+template <class Type, class HeadOf>
+HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64_t begin, std::int64_t end,
+                        std::int64_t head_dim, bool together, Statistics& statistics) {
+  const std::int64_t count = together ? 1 : end - begin;
+  const auto lanes = static_cast<float>(together ? (end - begin) * head_dim : head_dim);
+  const auto each = [&](auto term, float* totals) HWY_ATTR {
+    for (std::int64_t n = 0; n < count; ++n) {
+      Sums sums;
+      for (std::int64_t h = together ? begin : begin + n; h < (together ? end : begin + n + 1); ++h) {
+        const float* bias = prologue.bias == nullptr ? nullptr : prologue.bias + h * head_dim;
+        add_up<Type>(
+            head_of(h), bias, head_dim, [&](auto d, auto x, auto sum) HWY_ATTR { return term(d, n, x, sum); }, sums);
+      }
+      totals[n] = total_of<Type>(sums);
+    }
+  };
+  float squares[kHeadsAtOnce];
+  if (prologue.norm == HeadPrologue::Norm::layer) {
+    each([](auto, std::int64_t, auto x, auto sum) HWY_ATTR { return hn::Add(sum, x); }, statistics.mean);
+    for (std::int64_t n = 0; n < count; ++n) statistics.mean[n] /= lanes;
+    each(
+        [&](auto d, std::int64_t n, auto x, auto sum) HWY_ATTR {
+          const auto centred = hn::Sub(x, hn::Set(d, statistics.mean[n]));
+          return hn::MulAdd(centred, centred, sum);
+        },
+        squares);
+  } else {
+    each([](auto, std::int64_t, auto x, auto sum) HWY_ATTR { return hn::MulAdd(x, x, sum); }, squares);
+  }
+  for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t n) HWY_ATTR {
+    const auto mean_square = hn::Div(hn::LoadU(d, squares + n), hn::Set(d, lanes));
+    const auto shifted = hn::Add(mean_square, hn::Set(d, static_cast<float>(prologue.eps)));
+    hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(shifted)), d, statistics.factor + n);
   });
-  factor = prologue.scale / std::sqrt(squares / lanes + prologue.eps);
 }
 
 // Heads `begin` to `end`, a few at once: turn_some(from, begin, end) gets them prepared.
@@ -154,13 +256,9 @@ HWY_INLINE void prepare(const HeadPrologue& prologue, const Statistics* of_all, 
   Statistics own;
   for (std::int64_t first = begin; first < end; first += kHeadsAtOnce) {
     const std::int64_t last = std::min(end, first + kHeadsAtOnce);
-    for (std::int64_t h = first; of_all == nullptr && h < last; ++h) {
-      double mean = 0, factor = prologue.scale;
-      if (prologue.norm != HeadPrologue::Norm::none)
-        measure<Type>(
-            prologue, [&](std::int64_t) { return heads[h]; }, h, 1, head_dim, mean, factor);
-      own.mean[h - first] = static_cast<float>(mean);
-      own.factor[h - first] = static_cast<float>(factor);
+    if (of_all == nullptr && prologue.norm != HeadPrologue::Norm::none) {
+      measure<Type>(
+          prologue, [&](std::int64_t h) { return heads[h]; }, first, last, head_dim, false, own);
     }
     turn_some(Prepared<Type>{heads, prologue, of_all != nullptr ? *of_all : own, first, head_dim}, first, last);
   }
@@ -176,10 +274,9 @@ HWY_INLINE const Statistics* measure_all(const HeadPrologue& prologue, Heads<Typ
     of_group.row += gap == 0 ? 0 : h / group * gap;
     return of_group[h];
   };
-  double mean = 0, factor = 0;
-  measure<Type>(prologue, head_of, 0, num_heads, head_dim, mean, factor);
-  std::fill_n(statistics.mean, kHeadsAtOnce, static_cast<float>(mean));
-  std::fill_n(statistics.factor, kHeadsAtOnce, static_cast<float>(factor));
+  measure<Type>(prologue, head_of, 0, num_heads, head_dim, true, statistics);
+  std::fill_n(statistics.mean, kHeadsAtOnce, statistics.mean[0]);
+  std::fill_n(statistics.factor, kHeadsAtOnce, statistics.factor[0]);
   return &statistics;
 }
 

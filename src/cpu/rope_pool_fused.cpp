@@ -23,7 +23,7 @@ namespace {
 template <class Type, bool kStreamOutputs, class ToHead>
 HWY_NOINLINE void turn_neighbours(const Part& part, const CosSin& angles, Heads<Type> heads, std::int64_t begin,
                                   std::int64_t end, ToHead to) {
-  turn<Type, Pairing::interleaved, kStreamOutputs>(part, angles, AsTheyStand<Type>{heads}, begin, end, to);
+  turn<Type, Pairing::interleaved, kStreamOutputs>(part, angles, angles, AsTheyStand<Type>{heads}, begin, end, to);
 }
 
 // Heads with more pairs than are turned at once. Apart, so that the others need no loop over parts.
@@ -33,7 +33,7 @@ HWY_NOINLINE void turn_in_parts(const RopePoolFusedCall& call, std::int64_t t, H
   CosSin angles;
   for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
     angles_of<Type, kPairing>(call, t, part.first, part.count, angles);
-    turn<Type, kPairing, false>(part, angles, AsTheyStand<Type>{heads}, begin, end, to);
+    turn<Type, kPairing, false>(part, angles, angles, AsTheyStand<Type>{heads}, begin, end, to);
   });
 }
 
@@ -48,7 +48,7 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
         __attribute__((always_inline)) {
       if (!part.alone()) return turn_in_parts<Type, kPairing>(call, t, heads, h, last, to);
       if constexpr (kPairing == Pairing::neox) {
-        turn<Type, kPairing, kStreamOutputs>(part, angles, AsTheyStand<Type>{heads}, h, last, to);
+        turn<Type, kPairing, kStreamOutputs>(part, angles, angles, AsTheyStand<Type>{heads}, h, last, to);
       } else {
         turn_neighbours<Type, kStreamOutputs>(part, angles, heads, h, last, to);
       }

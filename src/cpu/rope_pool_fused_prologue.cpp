@@ -21,28 +21,46 @@ namespace {
 
 // Compiled once for keys and queries: the arithmetic outweighs the call.
 template <class Type, Pairing kPairing, bool kStreamOutputs, class ToHead>
-HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& angles, const Prepared<Type>& from, std::int64_t begin,
+HWY_NOINLINE void turn_prepared(const Part& part, const WeightedAngles& angles, const Prepared<Type>& from, std::int64_t begin,
                                 std::int64_t end, ToHead to) {
-  turn<Type, kPairing, kStreamOutputs>(part, angles, from, begin, end, to);
+  turn<Type, kPairing, kStreamOutputs>(part, angles.of_x, angles.of_y, from, begin, end, to);
 }
+
+// Angles of q's heads or k's: their weights, and the last token's angles with them.
+struct Weighing {
+  PairWeights weights;
+  WeightedAngles angles;
+};
 
 template <class Type, Pairing kPairing, bool kStreamOutputs>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   CosSin angles;
+  Weighing of_q, of_k;
   Statistics of_all_q, of_all_k;
   const Prologue& prologue = *call.prologue;
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-  const bool alone = part_of(*call.rope, call.head_dim, 0).alone();  // else each group of heads has angles computed again
+  const Part whole = part_of(*call.rope, call.head_dim, 0);
+  if (whole.alone()) {
+    pair_weights<kPairing>(prologue.q, whole, of_q.weights);
+    pair_weights<kPairing>(prologue.k, whole, of_k.weights);
+  }
   for (std::int64_t t = begin; t < end; ++t) {
-    const auto compute = [&](const Part& part) HWY_ATTR { angles_of<Type, kPairing>(call, t, part.first, part.count, angles); };
-    if (alone) compute(part_of(*call.rope, call.head_dim, 0));
-    const auto turn_with = [&](const HeadPrologue& of_heads, const Statistics* of_all) HWY_ATTR {
+    if (whole.alone()) {
+      angles_at(call, t, 0, whole.count, angles);
+      weigh<Type, kPairing>(angles, of_q.weights, whole.count, of_q.angles);
+      weigh<Type, kPairing>(angles, of_k.weights, whole.count, of_k.angles);
+    }
+    const auto turn_with = [&](const HeadPrologue& of_heads, Weighing& weighing, const Statistics* of_all) HWY_ATTR {
       return [&, of_all](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
         prepare<Type>(of_heads, of_all, heads, call.head_dim, first, last,
                       [&](const Prepared<Type>& from, std::int64_t h, std::int64_t h_end) HWY_ATTR {
                         for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
-                          if (!alone) compute(part);
-                          turn_prepared<Type, kPairing, kStreamOutputs>(part, angles, from, h, h_end, to);
+                          if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
+                            pair_weights<kPairing>(of_heads, part, weighing.weights);
+                            angles_at(call, t, part.first, part.count, angles);
+                            weigh<Type, kPairing>(angles, weighing.weights, part.count, weighing.angles);
+                          }
+                          turn_prepared<Type, kPairing, kStreamOutputs>(part, weighing.angles, from, h, h_end, to);
                         });
                       });
       };
@@ -51,7 +69,7 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
     const Statistics* all_k = measure_all<Type>(prologue.k, k, call.num_kv_heads, 1, 0, call.head_dim, of_all_k);
     const Statistics* all_q = measure_all<Type>(prologue.q, q, call.num_qo_heads, call.num_qo_heads / call.num_kv_heads,
                                                 call.q_group_gap, call.head_dim, of_all_q);
-    run_token<Type, kStreamOutputs>(call, t, turn_with(prologue.k, all_k), turn_with(prologue.q, all_q),
+    run_token<Type, kStreamOutputs>(call, t, turn_with(prologue.k, of_k, all_k), turn_with(prologue.q, of_q, all_q),
                                     [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
                                       if (prologue.v_bias == nullptr) {
                                         return copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads,

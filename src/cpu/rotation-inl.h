@@ -24,9 +24,10 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where lanes come from: as they stand in memory.
+// Where lanes come from: as they stand in memory. kWeighted: the first and the second lane of a pair have angles of their own.
 template <class Type>
 struct AsTheyStand {
+  static constexpr bool kWeighted = false;
   Heads<Type> heads;
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
@@ -42,40 +43,51 @@ struct AsTheyStand {
   }
 };
 
-// Pairs first to first + count of heads `begin` to `end` turn by angles 0 to count; `from` has their lanes, `to(h)` is where
-// head h goes. The rotated lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so that
-// angles stay in registers.
+// Pairs first to first + count of heads `begin` to `end` turn; `from` has their lanes, `to(h)` is where head h goes. Lanes x
+// and y of a pair become x * cos_x - y * sin_y and y * cos_y + x * sin_x, with cos and sin of `of_x` and `of_y`, which are one
+// but for weighted lanes. The rotated lanes begin at `offset`, and their second half `half` later. Heads are the inner loop, so
+// that angles stay in registers.
 template <class Type, class From, class ToHead,
           class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
 HWY_INLINE void rotate_halves(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
-                              std::int64_t first, std::int64_t count, const CosSin& angles, ToHead to) {
+                              std::int64_t first, std::int64_t count, const CosSin& of_x, const CosSin& of_y, ToHead to) {
   std::int64_t done = 0;
-  if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in `angles` is that of load_two
+  if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in angles is that of load_two
     const D d;
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
     for (; done + 2 * n <= count; done += 2 * n) {
-      const Two<D> c{hn::Load(d, angles.cos + done), hn::Load(d, angles.cos + done + n)};
-      const Two<D> s{hn::Load(d, angles.sin + done), hn::Load(d, angles.sin + done + n)};
+      const Two<D> c_x{hn::Load(d, of_x.cos + done), hn::Load(d, of_x.cos + done + n)};
+      const Two<D> s_x{hn::Load(d, of_x.sin + done), hn::Load(d, of_x.sin + done + n)};
+      Two<D> c_y = c_x, s_y = s_x;
+      if constexpr (From::kWeighted) {
+        c_y = {hn::Load(d, of_y.cos + done), hn::Load(d, of_y.cos + done + n)};
+        s_y = {hn::Load(d, of_y.sin + done), hn::Load(d, of_y.sin + done + n)};
+      }
       const std::int64_t i = offset + first + done, j = half + i;
       for (std::int64_t h = begin; h < end; ++h) {
         const Two<D> x = from.load_two(d, h, i), y = from.load_two(d, h, j);
-        const Two<D> low{hn::NegMulAdd(y.first, s.first, hn::Mul(x.first, c.first)),
-                         hn::NegMulAdd(y.second, s.second, hn::Mul(x.second, c.second))};
-        const Two<D> high{hn::MulAdd(x.first, s.first, hn::Mul(y.first, c.first)),
-                          hn::MulAdd(x.second, s.second, hn::Mul(y.second, c.second))};
+        const Two<D> low{hn::NegMulAdd(y.first, s_y.first, hn::Mul(x.first, c_x.first)),
+                         hn::NegMulAdd(y.second, s_y.second, hn::Mul(x.second, c_x.second))};
+        const Two<D> high{hn::MulAdd(x.first, s_x.first, hn::Mul(y.first, c_y.first)),
+                          hn::MulAdd(x.second, s_x.second, hn::Mul(y.second, c_y.second))};
         to(h).store(d16, Type::round_two(d, low), i);
         to(h).store(d16, Type::round_two(d, high), j);
       }
     }
   }
   for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
-    const auto c = hn::Load(d, angles.cos + at), s = hn::Load(d, angles.sin + at);
+    const auto c_x = hn::Load(d, of_x.cos + at), s_x = hn::Load(d, of_x.sin + at);
+    auto c_y = c_x, s_y = s_x;
+    if constexpr (From::kWeighted) {
+      c_y = hn::Load(d, of_y.cos + at);
+      s_y = hn::Load(d, of_y.sin + at);
+    }
     const std::int64_t i = offset + first + at, j = half + i;
     for (std::int64_t h = begin; h < end; ++h) {
       const auto x = from.load(d, h, i), y = from.load(d, h, j);
-      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), i);
-      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), j);
+      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s_y, hn::Mul(x, c_x))), i);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s_x, hn::Mul(y, c_y))), j);
     }
   });
 }
@@ -83,16 +95,17 @@ HWY_INLINE void rotate_halves(From from, std::int64_t begin, std::int64_t end, s
 // The same where lanes 2i and 2i + 1 are a pair.
 template <class Type, class From, class ToHead, class D = hn::ScalableTag<float>>
 HWY_INLINE void rotate_neighbours(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t first,
-                                  std::int64_t count, const CosSin& angles, ToHead to) {
+                                  std::int64_t count, const CosSin& of_x, [[maybe_unused]] const CosSin& of_y, ToHead to) {
   const std::int64_t start = offset + 2 * first;
 #if HWY_TARGET == HWY_SCALAR
   const hn::CappedTag<float, 1> d;
   for (std::int64_t lane = 0; lane < 2 * count; lane += 2) {
-    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane + 1);
+    const auto c_x = hn::Load(d, of_x.cos + lane), c_y = hn::Load(d, of_x.cos + lane + 1);
+    const auto minus_s_y = hn::Load(d, of_x.sin + lane), s_x = hn::Load(d, of_x.sin + lane + 1);
     for (std::int64_t h = begin; h < end; ++h) {
       const auto x = from.load(d, h, start + lane), y = from.load(d, h, start + lane + 1);
-      to(h).store(Type::lanes(d), Type::round(d, hn::NegMulAdd(y, s, hn::Mul(x, c))), start + lane);
-      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s, hn::Mul(y, c))), start + lane + 1);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(y, minus_s_y, hn::Mul(x, c_x))), start + lane);
+      to(h).store(Type::lanes(d), Type::round(d, hn::MulAdd(x, s_x, hn::Mul(y, c_y))), start + lane + 1);
     }
   }
 #else
@@ -102,18 +115,23 @@ HWY_INLINE void rotate_neighbours(From from, std::int64_t begin, std::int64_t en
     const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
     for (; done + n <= count; done += n) {
-      const auto c = hn::Load(d, angles.cos + done), s = hn::Load(d, angles.sin + done);
+      const auto c_x = hn::Load(d, of_x.cos + done), s_x = hn::Load(d, of_x.sin + done);
+      auto c_y = c_x, s_y = s_x;
+      if constexpr (From::kWeighted) {
+        c_y = hn::Load(d, of_y.cos + done);
+        s_y = hn::Load(d, of_y.sin + done);
+      }
       const std::int64_t at = start + 2 * done;
       for (std::int64_t h = begin; h < end; ++h) {
         const Two<D> pair = from.load_two(d, h, at);
-        const Two<D> turned{hn::NegMulAdd(pair.second, s, hn::Mul(pair.first, c)),
-                            hn::MulAdd(pair.first, s, hn::Mul(pair.second, c))};
+        const Two<D> turned{hn::NegMulAdd(pair.second, s_y, hn::Mul(pair.first, c_x)),
+                            hn::MulAdd(pair.first, s_x, hn::Mul(pair.second, c_y))};
         to(h).store(d16, Type::round_two(d, turned), at);
       }
     }
   }
   for_lanes<kMaxFloats, 2>(2 * done, 2 * count, [&](auto d, std::int64_t lane) HWY_ATTR {
-    const auto c = hn::Load(d, angles.cos + lane), s = hn::Load(d, angles.sin + lane);  // -s for the first of a pair
+    const auto c = hn::Load(d, of_x.cos + lane), s = hn::Load(d, of_x.sin + lane);  // -s_y for the first of a pair
     const std::int64_t at = start + lane;
     for (std::int64_t h = begin; h < end; ++h) {
       const auto pair = from.load(d, h, at);
@@ -151,16 +169,17 @@ HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPar
 }
 
 template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
-HWY_INLINE void turn(const Part& part, const CosSin& angles, From from, std::int64_t begin, std::int64_t end, ToHead to) {
+HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, From from, std::int64_t begin, std::int64_t end,
+                     ToHead to) {
   // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
   // the other.
   constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
   const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
   for (std::int64_t h = begin; h < end; h += step) {
     if constexpr (kPairing == Pairing::neox) {
-      rotate_halves<Type>(from, h, h + step, part.offset, part.half, part.first, part.count, angles, to);
+      rotate_halves<Type>(from, h, h + step, part.offset, part.half, part.first, part.count, of_x, of_y, to);
     } else {
-      rotate_neighbours<Type>(from, h, h + step, part.offset, part.first, part.count, angles, to);
+      rotate_neighbours<Type>(from, h, h + step, part.offset, part.first, part.count, of_x, of_y, to);
     }
   }
   if (part.head_dim > 0) {  // what stands before and behind the rotated lanes

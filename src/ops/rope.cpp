@@ -170,6 +170,7 @@ Found lanes(const RopeForm& form) {
     }
     return must("rotary_dim", "even and at least 2", std::to_string(d), std::move(cause));
   }
+  if (d > kMaxRotaryDim) return must("rotary_dim", fmt::format("at most {}", kMaxRotaryDim), std::to_string(d));
   if (form.rotary_offset >= 0) return {};
   return must("rotary_offset", "at least 0", std::to_string(form.rotary_offset),
               {"negative as an index from the end, but lanes are counted from the first",

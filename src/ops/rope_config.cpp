@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/rope_tables.h"
 #include "ops/rope_config_gguf.h"
 #include "ops/rope_config_json.h"
 #include "ops/rope_config_models.h"
@@ -744,13 +745,11 @@ class Reader {
 }  // namespace
 }  // namespace config
 
-constexpr std::int64_t kMaxRotaryDim = 65536;
-
 Result<RopeConfig> read_rope_config(std::string_view json, const RopeConfigOptions& options) try {
   const config::Value value = config::parse(json);
   const config::Object root(*value.members(), "");
   RopeConfig read = config::is_gguf(root) ? config::read_gguf(root, options) : config::Reader(root, options).read();
-  if (read.form.rotary_dim > kMaxRotaryDim) {  // before frequencies fill the memory
+  if (read.form.rotary_dim > kMaxRotaryDim) {
     return config::value_unsuitable("head_dim", fmt::format("at most {}", kMaxRotaryDim), std::to_string(read.form.rotary_dim),
                                     "", "");
   }

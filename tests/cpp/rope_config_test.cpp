@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numbers>
 #include <string>
 #include <string_view>
@@ -357,6 +358,48 @@ TEST(RopeConfig, NothingIsNoConfig) {
         std::string_view("3"), std::string_view("\"rope_theta\""), std::string_view("true"), std::string_view("{} {}"),
         std::string_view("\0{}", 3), std::string_view("\xEF\xBB"), std::string_view("{\"a\": \"\xFF\"}")}) {
     expect_no_config(text);
+  }
+}
+
+TEST(RopeConfig, APathIsNoConfig) {
+  for (const char* path : {"config.json", "models/llama-3.1-8b", "/models/llama.gguf", "C:/models/config.json"}) {
+    expect_no_config(path);
+    EXPECT_NE(rope_from_config(path).error().cause().find("looks like a path"), std::string::npos) << path;
+  }
+}
+
+// No arithmetic of a refusal overflows, whatever it is about.
+TEST(Rope, NumbersOfAnySizeAreRefused) {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
+  void* const nowhere = nullptr;
+  for (const std::int64_t extreme : {kLeast, kMost, kLeast + 1, kMost - 1, kMost / 2, std::int64_t{0}}) {
+    const Tensor tables[] = {Tensor::contiguous(nowhere, DType::f32, {extreme, 64}),
+                             Tensor::contiguous(nowhere, DType::complex64, {1, extreme}),
+                             Tensor::contiguous(nowhere, DType::f32, {2, extreme, 2})};
+    for (const std::int64_t rotary_dim : {extreme, std::int64_t{64}}) {
+      RopeForm form;
+      form.rotary_dim = rotary_dim;
+      EXPECT_FALSE(Rope::from_frequencies({1.0}, form).ok());
+      for (const Tensor& table : tables) {
+        if (table.shape[1] == rotary_dim) continue;
+        EXPECT_FALSE(Rope::from_table(table, form).ok());
+      }
+      form.base = 1e4;
+      form.scaling = LongRopeScaling{{1.0}, {1.0}, extreme, 1.0};
+      EXPECT_FALSE(Rope::make(form).ok());
+      form.scaling = Llama3Scaling{8, 1, 0, extreme};
+      EXPECT_FALSE(Rope::make(form).ok());
+      form.scaling = {};
+      for (const auto& pairs : {std::vector<std::int64_t>{extreme, extreme, extreme}, {extreme, 1, 1, kMost}, {extreme}}) {
+        form.sections = Sections{pairs};
+        EXPECT_FALSE(Rope::make(form).ok());
+      }
+      form.sections = {};
+      form.rotary_offset = kLeast;
+      EXPECT_FALSE(Rope::make(form).ok());
+      form.rotary_offset = 0;
+      EXPECT_EQ(Rope::make(form).ok(), rotary_dim == 64) << rotary_dim;
+    }
   }
 }
 
