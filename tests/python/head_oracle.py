@@ -73,9 +73,9 @@ def biased(x, bias):
     return Value(value, x.error + UNIT * np.abs(value))
 
 
-def roundings_of_a_sum(length):
-    """How often a summand is rounded on its way: in vectors of four lanes or more each adds up a part, then these are added."""
-    return length / 4 + 8
+def roundings_of_a_sum(heads, lanes):
+    """How often a summand is rounded on its way: every sixteenth lane is added up by itself, and then these sums are."""
+    return heads * -(-lanes // 16) + 4
 
 
 def normed(x, norm):
@@ -85,9 +85,8 @@ def normed(x, norm):
     tokens, heads, lanes = x.value.shape
     weight = None if norm.weight is None else np.asarray(norm.weight).astype(np.float64)
     together = weight is not None and weight.ndim == 1 and weight.size != lanes
-    value, error = (part.reshape(tokens, -1) if together else part for part in x)
-    length = value.shape[-1]
-    many = roundings_of_a_sum(length) * UNIT
+    value, error = (part.reshape(tokens, heads * lanes) if together else part for part in x)
+    many = roundings_of_a_sum(heads if together else 1, lanes) * UNIT
 
     def mean(part):
         return part.mean(axis=-1, keepdims=True)

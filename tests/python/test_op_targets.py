@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import ropepool
-from oracle import FLOATS, INDICES, MAX_POSITION, arguments, assert_rotated, assert_same_bits, scatter
+from oracle import FLOATS, INDICES, MAX_POSITION, arguments, assert_rotated, assert_same_bits, copies, scatter
 
 # A product and a sum round twice on these, so they may differ from the others by a unit in the last place.
 WITHOUT_FMA = {"SCALAR", "EMU128", "SSE2", "SSSE3", "SSE4"}
@@ -40,6 +40,42 @@ def cases():
         yield f"{np.dtype(dtype)} special values", call
 
 
+def other_calls():
+    """Calls of the other ops, and of rope_pool_fused with all that it can do to heads before they turn: results by name."""
+    positions = np.array([0, 1, -1, 257, 4000, 131_071, 2**24 + 1, MAX_POSITION, -MAX_POSITION])
+    random = np.random.default_rng(0)
+
+    def weight(*lengths):
+        return random.uniform(0.5, 2, lengths).astype(np.float32)
+
+    for dtype in FLOATS:
+        for head_dim in (2, 6, 30, 64, 80, 96, 128, 192, 576, 1024, 1030):
+            name = f"{np.dtype(dtype)} {head_dim}"
+            part = max(2 * (head_dim // 6), 2)
+            for turned, pairing in dict.fromkeys([(head_dim, "neox"), (head_dim, "interleaved"), (part, "neox")]):
+                rope = ropepool.Rope(10000.0, rotary_dim=turned, pairing=pairing)
+                call = arguments(len(positions), head_dim, 5, 2, 32, dtype, positions=positions)
+                call |= {"rope": rope, "rope_base": None, "q_bias": weight(5, head_dim), "v_bias": weight(2, head_dim)}
+                for shapes in (((head_dim,), (head_dim,)), ((5, head_dim), (2, head_dim)), ((5 * head_dim,), (2 * head_dim,))):
+                    for norm in (ropepool.RMSNorm, ropepool.LayerNorm):
+                        norms = {f"{x}_norm": norm(weight(*shape), eps=1e-6) for x, shape in zip("qk", shapes, strict=True)}
+                        what = f"{name} {turned} {pairing} {norm.__name__} {shapes[0]}"
+                        yield what, ropepool.rope_pool_fused(**copies(call), **norms, q_scale=0.3)
+                pool, slots = copies(call)["k"], np.arange(len(positions))
+                heads = {"head_dim": head_dim, "num_kv_heads": 2, "rope": rope}
+                moved = ropepool.rerotate(pool, slots, positions, positions[::-1].copy(), **heads)
+                yield f"{name} {turned} {pairing} rerotate", [moved]
+            call = arguments(9, head_dim, 5, 2, 32, dtype)
+            heads = {"head_dim": head_dim, "num_kv_heads": 2}
+            v, v_pool = (np.concatenate([call[x], call[x][..., :1]], axis=-1) for x in ("v", "v_pool"))
+            stored = ropepool.write_kv(call["k"], v, call["slots"], call["k_pool"], v_pool, **heads, v_head_dim=head_dim + 1)
+            yield f"{name} write_kv", stored
+        # So large that it is split.
+        call = arguments(1100, 80, 24, 4, 1200, dtype)
+        norms = {name: ropepool.RMSNorm(weight(80), eps=1e-6) for name in ("q_norm", "k_norm")}
+        yield f"{np.dtype(dtype)} large", ropepool.rope_pool_fused(**call, **norms)
+
+
 def digest(results):
     """Of all bits but those of NaN in q_rot and k_rot, whose sign and payload hardware chooses."""
     total = hashlib.sha256()
@@ -60,6 +96,8 @@ def print_digests():
             check_values(call, results)
         assert_same_bits(results[3], scatter(np.full_like(call["v_pool"], 99), call["slots"], call["v"]))
         print(f"{name}: {digest(results)}")
+    for name, results in other_calls():
+        print(f"other, {name}: {digest(results)}")
 
 
 def check_values(call, results):
@@ -83,7 +121,7 @@ def digests(target):
 def test_forced_target(target):
     """It is the one in use, its values are the oracle's, and its bits are those of all others of its class."""
     found = digests(target)
-    assert len(found) == len(list(cases()))
+    assert len(found) == len(list(cases())) + len(list(other_calls()))
     peers = [other for other in ropepool.simd_targets() if (other in WITHOUT_FMA) == (target in WITHOUT_FMA)]
     expected = digests(peers[0])
     assert [name for name in found if found[name] != expected[name]] == []
@@ -102,6 +140,8 @@ def test_this_process_agrees_with_its_target():
     found = digests(ropepool.simd_target())
     for name, call in cases():
         assert digest(ropepool.rope_pool_fused(**call)) == found[name], name
+    for name, results in other_calls():
+        assert digest(results) == found[f"other, {name}"], name
 
 
 @pytest.mark.parametrize(

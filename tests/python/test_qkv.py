@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oracle import FLOATS, INDICES, assert_same_bits
 from ropepool import Rope
 from test_frontend import Exporter
+from test_head_ops import weight_of
 from test_op_properties import SETTINGS
 
 BF16 = ml_dtypes.bfloat16
@@ -143,6 +144,23 @@ def test_orders_are_those_of_the_models(in_place):
         assert q_rot.reshape(6, 4)[:, 0].tolist() == [head + 1 for head in q]
         assert k_rot[0, :, 0].tolist() == k_pool[1, :, 0].tolist() == [head + 1 for head in k]
         assert v_pool[1, :, 0].tolist() == [head + 1 for head in v]
+
+
+@each_dtype
+@each_order
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("shape", ["none", "lane", "head", "token"])
+def test_norms_of_every_shape(shape, in_place, order, dtype):
+    """Over all heads too, which stand apart in groups."""
+    for num_qo_heads, num_kv_heads, head_dim in ((6, 2, 64), (9, 3, 80), (40, 2, 16), (5, 5, 6)):
+        call = packed_call(order, 4, head_dim, num_qo_heads, num_kv_heads, dtype, in_place=in_place)
+        for mean in (False, True):
+            call["qkv"][:] = packed_call(order, 4, head_dim, num_qo_heads, num_kv_heads, dtype, seed=mean)["qkv"]
+            norms = {
+                "q_norm": Norm(weight_of(shape, num_qo_heads, head_dim), 1e-4, mean),
+                "k_norm": Norm(weight_of(shape, num_kv_heads, head_dim, seed=1), 1e-5, not mean),
+            }
+            checked(everything(call) | norms)
 
 
 def test_one_key_head_has_one_order():

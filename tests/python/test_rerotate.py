@@ -120,6 +120,7 @@ def test_every_form_at_any_positions(name, pairing, dtype):
         (1200, 1026, 100, "neox"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's, of signaling NaN
 def test_widths_and_parts_of_heads(head_dim, rotary_dim, rotary_offset, pairing, dtype):
     """NaN of any payload in lanes that do not turn is kept."""
     turn = Turn(10000.0, rotary_dim, None, rotary_offset, pairing)
