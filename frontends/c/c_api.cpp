@@ -8,9 +8,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -19,9 +21,13 @@
 
 #include <ropepool/catalog.h>
 #include <ropepool/executor.h>
+#include <ropepool/rerotate.h>
+#include <ropepool/rope_alone.h>
 #include <ropepool/rope_config.h>
 #include <ropepool/rope_pool_fused.h>
+#include <ropepool/rope_pool_fused_qkv.h>
 #include <ropepool/runtime.h>
+#include <ropepool/write_kv.h>
 
 #include "core/executor.h"
 #include "core/of_this_thread.h"
@@ -34,8 +40,10 @@ struct ropepool_rope {
 namespace {
 
 using ropepool::Error;
+using ropepool::HeadNorm;
 using ropepool::Result;
 using ropepool::Rope;
+using ropepool::Tensor;
 using Options = ropepool_rope_pool_fused_options;
 
 // Of the calling thread.
@@ -85,6 +93,93 @@ int unknown_size(const char* what, const char* type, std::size_t size, std::size
                                                      what, size, known, type));
 }
 
+template <class Args>
+int run(Result<void> (*op)(const Args&, ropepool::Executor*), const Args& args, int num_threads) {
+  if (num_threads == 0) return finish(op(args, nullptr));
+  NarrowExecutor executor(num_threads);
+  return finish(op(args, &executor));
+}
+
+// ---- What calls have in common
+
+// An array of a call, and where it goes.
+struct Array {
+  const char* name;
+  const DLTensor* source;
+  Tensor& tensor;
+  bool may_be_null = false;
+};
+
+int read(std::initializer_list<Array> arrays) {
+  for (const auto& [name, source, tensor, may_be_null] : arrays) {
+    if (source == nullptr) {
+      if (may_be_null) continue;
+      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
+    }
+    if (source->ndim > 0 && source->shape == nullptr) {
+      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
+    }
+    ropepool::from_dlpack(*source, tensor);
+  }
+  return ROPEPOOL_OK;
+}
+
+// Of ops whose options have had one size so far.
+template <class OpOptions>
+int check(const OpOptions* options, const char* type) {
+  if (options == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "options is NULL");
+  if (options->size != sizeof *options) return unknown_size("options", type, options->size, sizeof *options);
+  if (options->num_threads < 0) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options->num_threads));
+  }
+  return ROPEPOOL_OK;
+}
+
+template <class OpOptions, class Args>
+void read_rope(const OpOptions& options, Args& args) {
+  args.angles = static_cast<ropepool::Angles>(options.angles);
+  if (options.rope != nullptr) args.rope = &options.rope->rope;
+  if (options.rope == nullptr || options.rope_base != 0) args.rope_base = options.rope_base;
+}
+
+int read_norm(const std::string& name, const ropepool_head_norm* given, std::optional<HeadNorm>& norm) {
+  if (given == nullptr) return ROPEPOOL_OK;
+  if (given->size != sizeof *given) return unknown_size(name.c_str(), "ropepool_head_norm", given->size, sizeof *given);
+  if (given->kind != ROPEPOOL_NORM_RMS && given->kind != ROPEPOOL_NORM_LAYER) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->kind is {}", name, given->kind));
+  }
+  norm.emplace();
+  norm->kind = given->kind == ROPEPOOL_NORM_RMS ? HeadNorm::Kind::rms : HeadNorm::Kind::layer;
+  if (given->eps != 0) norm->eps = given->eps;
+  norm->unit_offset = given->unit_offset != 0;
+  return read({{(name + "->weight").c_str(), given->weight, norm->weight, true}});
+}
+
+int read_head_ops(const ropepool_head_ops& given, ropepool::HeadOps& ops) {
+  if (given.size != sizeof given) return unknown_size("options->head_ops", "ropepool_head_ops", given.size, sizeof given);
+  if (const int number = read({{"options->head_ops->q_bias", given.q_bias, ops.q_bias, true},
+                               {"options->head_ops->k_bias", given.k_bias, ops.k_bias, true},
+                               {"options->head_ops->v_bias", given.v_bias, ops.v_bias, true}})) {
+    return number;
+  }
+  if (const int number = read_norm("options->head_ops->q_norm", given.q_norm, ops.q_norm)) return number;
+  if (const int number = read_norm("options->head_ops->k_norm", given.k_norm, ops.k_norm)) return number;
+  if (given.q_scale != 0) ops.q_scale = given.q_scale;
+  return ROPEPOOL_OK;
+}
+
+// ---- rope_pool_fused
+
+// What few calls have, apart from call(): there it costs all the others 13 ns of some 520.
+[[gnu::noinline]] int call_with_more(ropepool::RopePoolFusedArgs& args, const Options& options) {
+  if (options.v_head_dim != 0) args.v_head_dim = options.v_head_dim;
+  if (options.head_ops == nullptr) return run(ropepool::rope_pool_fused, args, options.num_threads);
+  ropepool::HeadOps ops;
+  if (const int number = read_head_ops(*options.head_ops, ops)) return number;
+  args.head_ops = &ops;
+  return run(ropepool::rope_pool_fused, args, options.num_threads);
+}
+
 int call(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions, const DLTensor* slots,
          const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out, const Options& options) {
   struct Argument {
@@ -117,18 +212,12 @@ int call(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor
   args.head_dim = options.head_dim;
   args.num_qo_heads = options.num_qo_heads;
   args.num_kv_heads = options.num_kv_heads;
-  args.angles = static_cast<ropepool::Angles>(options.angles);
-  if (options.rope != nullptr) args.rope = &options.rope->rope;
-  if (options.rope == nullptr || options.rope_base != 0) args.rope_base = options.rope_base;
+  read_rope(options, args);
   if (options.rope_sets != nullptr) {
-    if (options.rope_sets->ndim > 0 && options.rope_sets->shape == nullptr) {
-      return fail(ROPEPOOL_INVALID_ARGUMENT, "options->rope_sets->shape is NULL");
-    }
-    ropepool::from_dlpack(*options.rope_sets, args.rope_sets);
+    if (const int number = read({{"options->rope_sets", options.rope_sets, args.rope_sets}})) return number;
   }
-  if (options.num_threads == 0) return finish(ropepool::rope_pool_fused(args));
-  NarrowExecutor executor(options.num_threads);
-  return finish(ropepool::rope_pool_fused(args, &executor));
+  if (options.v_head_dim != 0 || options.head_ops != nullptr) return call_with_more(args, options);
+  return run(ropepool::rope_pool_fused, args, options.num_threads);
 }
 
 // ---- Ropes
@@ -212,8 +301,8 @@ int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor* k, const DL
                                   const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
                                   const DLTensor* k_out, const ropepool_rope_pool_fused_options* options) try {
   if (options == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "options is NULL");
-  // The sizes that a header has had; the first one ended before rope.
-  constexpr std::size_t kSizes[] = {offsetof(Options, rope), sizeof(Options)};
+  // The sizes that a header has had; the first one ended before rope, the second before v_head_dim.
+  constexpr std::size_t kSizes[] = {offsetof(Options, rope), offsetof(Options, v_head_dim), sizeof(Options)};
   if (std::find(std::begin(kSizes), std::end(kSizes), options->size) == std::end(kSizes)) {
     return unknown_size("options", "ropepool_rope_pool_fused_options", options->size, sizeof(Options));
   }
@@ -229,9 +318,99 @@ int ropepool_rope_pool_fused(const DLTensor* q, const DLTensor* k, const DLTenso
                              const DLTensor* slots, const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
                              const DLTensor* k_out, int64_t head_dim, int64_t num_qo_heads, int64_t num_kv_heads,
                              double rope_base) try {
-  const Options options = {sizeof options,        head_dim, num_qo_heads, num_kv_heads, rope_base,
-                           ROPEPOOL_ANGLES_EXACT, 0,        nullptr,      nullptr};
+  const Options options = {sizeof options, head_dim, num_qo_heads, num_kv_heads, rope_base, ROPEPOOL_ANGLES_EXACT, 0, nullptr,
+                           nullptr,        0,        nullptr};
   return call(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, options);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+int ropepool_rope_pool_fused_qkv(const DLTensor* qkv, const DLTensor* positions, const DLTensor* slots, const DLTensor* k_pool,
+                                 const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out,
+                                 const ropepool_rope_pool_fused_qkv_options* options) try {
+  if (const int number = check(options, "ropepool_rope_pool_fused_qkv_options")) return number;
+  ropepool::RopePoolFusedQkvArgs args;
+  if (const int number = read({{"qkv", qkv, args.qkv},
+                               {"positions", positions, args.positions},
+                               {"slots", slots, args.slots},
+                               {"k_pool", k_pool, args.k_pool},
+                               {"v_pool", v_pool, args.v_pool},
+                               {"q_out", q_out, args.q_out, true},
+                               {"k_out", k_out, args.k_out, true},
+                               {"options->rope_sets", options->rope_sets, args.rope_sets, true},
+                               {"options->bias", options->bias, args.bias, true}})) {
+    return number;
+  }
+  if (const int number = read_norm("options->q_norm", options->q_norm, args.q_norm)) return number;
+  if (const int number = read_norm("options->k_norm", options->k_norm, args.k_norm)) return number;
+  args.head_dim = options->head_dim;
+  args.num_qo_heads = options->num_qo_heads;
+  args.num_kv_heads = options->num_kv_heads;
+  read_rope(*options, args);
+  args.order = static_cast<ropepool::QkvOrder>(options->order);
+  args.in_place = options->in_place != 0;
+  if (options->q_scale != 0) args.q_scale = options->q_scale;
+  return run(ropepool::rope_pool_fused_qkv, args, options->num_threads);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+int ropepool_apply_rope(const DLTensor* q, const DLTensor* k, const DLTensor* positions, const DLTensor* q_out,
+                        const DLTensor* k_out, const ropepool_apply_rope_options* options) try {
+  if (const int number = check(options, "ropepool_apply_rope_options")) return number;
+  ropepool::RopeArgs args;
+  if (const int number = read({{"q", q, args.q},
+                               {"k", k, args.k},
+                               {"positions", positions, args.positions},
+                               {"q_out", q_out, args.q_out, true},
+                               {"k_out", k_out, args.k_out, true},
+                               {"options->rope_sets", options->rope_sets, args.rope_sets, true}})) {
+    return number;
+  }
+  args.head_dim = options->head_dim;
+  args.num_qo_heads = options->num_qo_heads;
+  args.num_kv_heads = options->num_kv_heads;
+  read_rope(*options, args);
+  return run(ropepool::rope, args, options->num_threads);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+int ropepool_write_kv(const DLTensor* k, const DLTensor* v, const DLTensor* slots, const DLTensor* k_pool,
+                      const DLTensor* v_pool, const ropepool_write_kv_options* options) try {
+  if (const int number = check(options, "ropepool_write_kv_options")) return number;
+  ropepool::WriteKvArgs args;
+  if (const int number = read({{"k", k, args.k},
+                               {"v", v, args.v},
+                               {"slots", slots, args.slots},
+                               {"k_pool", k_pool, args.k_pool},
+                               {"v_pool", v_pool, args.v_pool}})) {
+    return number;
+  }
+  args.head_dim = options->head_dim;
+  args.num_kv_heads = options->num_kv_heads;
+  if (options->v_head_dim != 0) args.v_head_dim = options->v_head_dim;
+  return run(ropepool::write_kv, args, options->num_threads);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+int ropepool_rerotate(const DLTensor* k_pool, const DLTensor* slots, const DLTensor* old_positions,
+                      const DLTensor* new_positions, const ropepool_rerotate_options* options) try {
+  if (const int number = check(options, "ropepool_rerotate_options")) return number;
+  ropepool::RerotateArgs args;
+  if (const int number = read({{"k_pool", k_pool, args.k_pool},
+                               {"slots", slots, args.slots},
+                               {"old_positions", old_positions, args.old_positions},
+                               {"new_positions", new_positions, args.new_positions},
+                               {"options->old_sets", options->old_sets, args.old_sets, true},
+                               {"options->new_sets", options->new_sets, args.new_sets, true}})) {
+    return number;
+  }
+  args.head_dim = options->head_dim;
+  args.num_kv_heads = options->num_kv_heads;
+  read_rope(*options, args);
+  return run(ropepool::rerotate, args, options->num_threads);
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -88,16 +88,44 @@ ROPEPOOL_API int64_t ropepool_rope_num_axes(const ropepool_rope* rope); /* of a 
 
 enum ropepool_angles { ROPEPOOL_ANGLES_EXACT = 0, ROPEPOOL_ANGLES_FLOAT32 = 1 };
 
+enum ropepool_norm { ROPEPOOL_NORM_RMS = 0, ROPEPOOL_NORM_LAYER = 1 };
+
+/* Heads normalized before they turn. Set `size` to sizeof(ropepool_head_norm) and the rest to zero, then what you need. */
+typedef struct ropepool_head_norm {
+  size_t size;
+  double eps;             /* a model's rms_norm_eps or layer_norm_eps; 0: not given, which is refused, since models differ */
+  const DLTensor* weight; /* [head_dim], [num_heads, head_dim], or [num_heads * head_dim] for a norm over all heads of a token;
+                             float32 or the data's dtype. NULL: each head by itself, with a weight of 1 */
+  int32_t kind;           /* enum ropepool_norm */
+  int32_t unit_offset;    /* not 0: 1 + weight (Gemma) */
+} ropepool_head_norm;
+
+/* What happens to heads on their way to the rotation, in this order: bias, norm, rotation, scale; the guide's page "Fused with
+ * the rope" says which model needs what. Biases are [num_heads, head_dim] or [num_heads * head_dim], that of v with v_head_dim,
+ * float32 or the data's dtype. Set `size` to sizeof(ropepool_head_ops) and the rest to zero or NULL, then what you need. All of
+ * it is only read, during the call alone; what does not fit is refused with 34. */
+typedef struct ropepool_head_ops {
+  size_t size;
+  const DLTensor* q_bias;
+  const DLTensor* k_bias;
+  const DLTensor* v_bias;
+  const ropepool_head_norm* q_norm;
+  const ropepool_head_norm* k_norm;
+  double q_scale; /* what q is multiplied by once it is turned; 0: 1 */
+} ropepool_head_ops;
+
 /* Set `size` to sizeof(ropepool_rope_pool_fused_options) and the rest to zero, then what you need. The struct may grow at its
  * end: a program that was compiled with an older header still works, and what it does not know is zero. */
 typedef struct ropepool_rope_pool_fused_options {
   size_t size;
   int64_t head_dim, num_qo_heads, num_kv_heads;
-  double rope_base;          /* a model's rope_theta; 0 where rope is given */
-  int32_t angles;            /* enum ropepool_angles */
-  int32_t num_threads;       /* at most so many threads for this call; 0: as many as ropepool_set_num_threads said */
-  const ropepool_rope* rope; /* instead of rope_base; else NULL */
-  const DLTensor* rope_sets; /* [num_tokens] int32 or int64, where the rope has several sets; else NULL */
+  double rope_base;                  /* a model's rope_theta; 0 where rope is given */
+  int32_t angles;                    /* enum ropepool_angles */
+  int32_t num_threads;               /* at most so many threads for this call; 0: as many as ropepool_set_num_threads said */
+  const ropepool_rope* rope;         /* instead of rope_base; else NULL */
+  const DLTensor* rope_sets;         /* [num_tokens] int32 or int64, where the rope has several sets; else NULL */
+  int64_t v_head_dim;                /* lanes of a head of v and v_pool; 0: head_dim */
+  const ropepool_head_ops* head_ops; /* NULL: heads turn as they stand */
 } ropepool_rope_pool_fused_options;
 
 /* As ropepool_rope_pool_fused. With a rope of several axes positions are [axes, num_tokens], or [num_tokens] where all axes
@@ -106,6 +134,79 @@ ROPEPOOL_API int ropepool_rope_pool_fused_with(const DLTensor* q, const DLTensor
                                                const DLTensor* positions, const DLTensor* slots, const DLTensor* k_pool,
                                                const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out,
                                                const ropepool_rope_pool_fused_options* options);
+
+/* ---- The ops beside it. What is said of arrays, options, refusals and threads above holds for them too, by the same names.
+ * Arrays that are not said to be written are only read. `size` is the sizeof of the options at hand, the rest zero where it is
+ * not needed; rope_base, angles, num_threads, rope and rope_sets are as in ropepool_rope_pool_fused_options. */
+
+enum ropepool_qkv_order {
+  ROPEPOOL_QKV_BLOCKS = 0, /* all of Q, then all of K, then all of V: Llama, Qwen, Phi-3, Falcon 7B */
+  ROPEPOOL_QKV_GROUPS = 1 /* for each key/value head its query heads, its K and its V: InternLM2, Falcon 40B, GPT-NeoX, BLOOM */
+};
+
+typedef struct ropepool_rope_pool_fused_qkv_options {
+  size_t size;
+  int64_t head_dim, num_qo_heads, num_kv_heads;
+  double rope_base;
+  int32_t angles;
+  int32_t num_threads;
+  const ropepool_rope* rope;
+  const DLTensor* rope_sets;
+  int32_t order;        /* enum ropepool_qkv_order */
+  int32_t in_place;     /* not 0: q and k are turned where they stand in qkv */
+  const DLTensor* bias; /* [(num_qo_heads + 2 * num_kv_heads) * head_dim], in the order of qkv; float32 or its dtype; or NULL */
+  const ropepool_head_norm* q_norm; /* or NULL */
+  const ropepool_head_norm* k_norm; /* or NULL */
+  double q_scale;                   /* 0: 1 */
+} ropepool_rope_pool_fused_qkv_options;
+
+/* As ropepool_rope_pool_fused_with, out of one packed projection: qkv is [num_tokens, (num_qo_heads + 2 * num_kv_heads) *
+ * head_dim]. In place, q and k in qkv are written, v there is not, and q_out and k_out must be NULL; else qkv is only read, and
+ * q_out and k_out must be given. 31 to 33 are refusals of its own. */
+ROPEPOOL_API int ropepool_rope_pool_fused_qkv(const DLTensor* qkv, const DLTensor* positions, const DLTensor* slots,
+                                              const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out,
+                                              const DLTensor* k_out, const ropepool_rope_pool_fused_qkv_options* options);
+
+typedef struct ropepool_apply_rope_options {
+  size_t size;
+  int64_t head_dim, num_qo_heads, num_kv_heads;
+  double rope_base;
+  int32_t angles;
+  int32_t num_threads;
+  const ropepool_rope* rope;
+  const DLTensor* rope_sets;
+} ropepool_apply_rope_options;
+
+/* Turns q and k and stores nothing: `rope` in C++ and Python. q_out and k_out are written, must be given and may be q and k. */
+ROPEPOOL_API int ropepool_apply_rope(const DLTensor* q, const DLTensor* k, const DLTensor* positions, const DLTensor* q_out,
+                                     const DLTensor* k_out, const ropepool_apply_rope_options* options);
+
+typedef struct ropepool_write_kv_options {
+  size_t size;
+  int64_t head_dim, num_kv_heads;
+  int64_t v_head_dim; /* 0: head_dim */
+  int32_t num_threads;
+} ropepool_write_kv_options;
+
+/* Writes rows of k and v, as they are, to the rows of the pools that slots name. head_dim may be odd, since nothing turns. */
+ROPEPOOL_API int ropepool_write_kv(const DLTensor* k, const DLTensor* v, const DLTensor* slots, const DLTensor* k_pool,
+                                   const DLTensor* v_pool, const ropepool_write_kv_options* options);
+
+typedef struct ropepool_rerotate_options {
+  size_t size;
+  int64_t head_dim, num_kv_heads;
+  double rope_base;
+  int32_t angles;
+  int32_t num_threads;
+  const ropepool_rope* rope; /* one with a table is refused with 35 */
+  const DLTensor* old_sets;  /* [num_tokens] int32 or int64, where the rope has several sets; else NULL */
+  const DLTensor* new_sets;
+} ropepool_rerotate_options;
+
+/* Turns the rows of k_pool that slots name, where they stand, from the positions (and sets) that they were turned by to new
+ * ones, both of the shape of positions. A negative slot is skipped, and of tokens with one slot the last counts. */
+ROPEPOOL_API int ropepool_rerotate(const DLTensor* k_pool, const DLTensor* slots, const DLTensor* old_positions,
+                                   const DLTensor* new_positions, const ropepool_rerotate_options* options);
 
 /* Of the last call on this thread that did not return 0; "" before the first. Valid until the next call on this thread. */
 ROPEPOOL_API const char* ropepool_last_error_message(void);

@@ -245,5 +245,80 @@ TEST_F(Allocations, OutOfMemoryInCIsANumber) {
   EXPECT_EQ(got, ROPEPOOL_INVALID_ARGUMENT);
 }
 
+TEST_F(Allocations, OutOfMemoryInTheOtherOpsOfCIsANumber) {
+  OpCase c = valid_case();
+  const CCall views(c.args);
+  const DlView qkv_view(c.memory.make(DType::f32, {4, 64}));
+  const DLTensor *q = &views.q.tensor, *k = &views.k.tensor, *v = &views.v.tensor, *positions = &views.positions.tensor,
+                 *slots = &views.slots.tensor, *k_pool = &views.k_pool.tensor, *v_pool = &views.v_pool.tensor,
+                 *q_out = &views.q_out.tensor, *k_out = &views.k_out.tensor, *qkv = &qkv_view.tensor;
+  ropepool_head_norm norm{};
+  norm.size = sizeof norm;
+  norm.eps = 1e-6;
+  ropepool_head_ops ops{};
+  ops.size = sizeof ops;
+  ops.q_norm = ops.k_norm = &norm;
+  // With a base that no call has had, and the number of a refusal where it makes no sense.
+  const auto fill_in = [](auto& options, double base) {
+    options.size = sizeof options;
+    options.head_dim = 8;
+    options.num_kv_heads = 2;
+    if constexpr (requires { options.num_qo_heads; }) options.num_qo_heads = 4;
+    if constexpr (requires { options.rope_base; }) options.rope_base = base;
+  };
+  const std::function<int(double)> calls[] = {
+      [&](double base) {
+        ropepool_rope_pool_fused_options options{};
+        fill_in(options, base);
+        options.head_ops = &ops;
+        return ropepool_rope_pool_fused_with(q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, &options);
+      },
+      [&](double base) {
+        ropepool_rope_pool_fused_qkv_options options{};
+        fill_in(options, base);
+        options.q_norm = &norm;
+        return ropepool_rope_pool_fused_qkv(qkv, positions, slots, k_pool, v_pool, q_out, k_out, &options);
+      },
+      [&](double base) {
+        ropepool_apply_rope_options options{};
+        fill_in(options, base);
+        return ropepool_apply_rope(q, k, positions, q_out, k_out, &options);
+      },
+      [&](double base) {
+        ropepool_write_kv_options options{};
+        fill_in(options, base);
+        return ropepool_write_kv(k, base > 0 ? v : q, slots, k_pool, v_pool, &options);
+      },
+      [&](double base) {
+        ropepool_rerotate_options options{};
+        fill_in(options, base);
+        return ropepool_rerotate(k_pool, slots, positions, positions, &options);
+      },
+  };
+  double base = 70000;
+  for (const auto& call : calls) {
+    for (const bool refused : {false, true}) {
+      bool failed = true;
+      for (long n = 0; failed; ++n) {
+        ASSERT_LT(n, 1000);
+        const auto before = c.memory.copy();
+        int got = 0;
+        failed = with_room_for(n, [&] { got = call(refused ? -1 : ++base); });
+        if (got == ROPEPOOL_OUT_OF_MEMORY) {
+          EXPECT_TRUE(failed);
+          EXPECT_STREQ(ropepool_last_error_message(), "out of memory");
+        } else if (refused) {
+          EXPECT_TRUE(got == 15 || got == 6) << got;
+        } else {
+          EXPECT_EQ(got, ROPEPOOL_OK) << ropepool_last_error_message();
+        }
+        if (got != ROPEPOOL_OK) {
+          ASSERT_TRUE(c.memory.equals(before));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ropepool::test

@@ -52,6 +52,17 @@ int main(void) {
   ropepool_rope_pool_fused_options options;
   ropepool_rope_form form;
   ropepool_rope* rope = NULL;
+  ropepool_head_norm norm;
+  ropepool_head_ops head_ops;
+  ropepool_rope_pool_fused_qkv_options qkv_options;
+  ropepool_apply_rope_options apply_options;
+  ropepool_write_kv_options write_options;
+  ropepool_rerotate_options rerotate_options;
+  float qkv_data[kTokens * 3 * kHeadDim];
+  int32_t new_positions_data[kTokens] = {0, 0};
+  int64_t qkv_shape[2] = {kTokens, 3 * kHeadDim};
+  DLTensor qkv = tensor(qkv_data, 2, qkv_shape, kDLFloat, 32),
+           new_positions = tensor(new_positions_data, 1, index_shape, kDLInt, 32);
   float before[kSlots * kHeads * kHeadDim];
   int i;
 
@@ -123,6 +134,66 @@ int main(void) {
   EXPECT(ropepool_rope_make(&form, &rope) == 22);
   EXPECT(rope == NULL);
   ropepool_rope_free(rope);
+
+  /* Norms: every head with a mean square of 1, at position 0 as it stands; the scale goes to q alone. */
+  memset(&norm, 0, sizeof norm);
+  norm.size = sizeof norm;
+  norm.eps = 1e-12;
+  memset(&head_ops, 0, sizeof head_ops);
+  head_ops.size = sizeof head_ops;
+  head_ops.q_norm = head_ops.k_norm = &norm;
+  head_ops.q_scale = 2;
+  options.rope = NULL;
+  options.rope_base = 10000.0;
+  options.v_head_dim = kHeadDim;
+  options.head_ops = &head_ops;
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) ==
+         ROPEPOOL_OK);
+  EXPECT(near(q_out_data[kHeadDim], 0.730297) && near(k_out_data[kHeadDim], 0.758098)); /* 2 / sqrt(7.5), 5 / sqrt(43.5) */
+  norm.eps = 0;
+  EXPECT(ropepool_rope_pool_fused_with(&q, &k, &v, &positions, &slots, &k_pool, &v_pool, &q_out, &k_out, &options) == 34);
+
+  /* The other ops. */
+  memset(&apply_options, 0, sizeof apply_options);
+  apply_options.size = sizeof apply_options;
+  apply_options.head_dim = kHeadDim;
+  apply_options.num_qo_heads = apply_options.num_kv_heads = kHeads;
+  apply_options.rope_base = 10000.0;
+  EXPECT(ropepool_apply_rope(&q, &k, &positions, &q_out, &k_out, &apply_options) == ROPEPOOL_OK);
+  EXPECT(near(q_out_data[0], -1.984111) && near(k_out_data[0], -1.984111));
+
+  memset(&write_options, 0, sizeof write_options);
+  write_options.size = sizeof write_options;
+  write_options.head_dim = kHeadDim;
+  write_options.num_kv_heads = kHeads;
+  EXPECT(ropepool_write_kv(&k_out, &v, &slots, &k_pool, &v_pool, &write_options) == ROPEPOOL_OK);
+  EXPECT(near(k_pool_data[2 * kHeadDim], -1.984111) && v_pool_data[2 * kHeadDim] == 10);
+
+  memset(&rerotate_options, 0, sizeof rerotate_options);
+  rerotate_options.size = sizeof rerotate_options;
+  rerotate_options.head_dim = kHeadDim;
+  rerotate_options.num_kv_heads = kHeads;
+  rerotate_options.rope_base = 10000.0;
+  EXPECT(ropepool_rerotate(&k_pool, &slots, &positions, &new_positions, &rerotate_options) == ROPEPOOL_OK);
+  for (i = 0; i < kHeadDim; ++i) EXPECT(near(k_pool_data[2 * kHeadDim + i], k_data[i])); /* back where it came from */
+
+  for (i = 0; i < kTokens; ++i) {
+    memcpy(qkv_data + i * 3 * kHeadDim, q_data + i * kHeadDim, sizeof(float) * kHeadDim);
+    memcpy(qkv_data + (i * 3 + 1) * kHeadDim, k_data + i * kHeadDim, sizeof(float) * kHeadDim);
+    memcpy(qkv_data + (i * 3 + 2) * kHeadDim, v_data + i * kHeadDim, sizeof(float) * kHeadDim);
+  }
+  memset(&qkv_options, 0, sizeof qkv_options);
+  qkv_options.size = sizeof qkv_options;
+  qkv_options.head_dim = kHeadDim;
+  qkv_options.num_qo_heads = qkv_options.num_kv_heads = kHeads;
+  qkv_options.rope_base = 10000.0;
+  qkv_options.order = ROPEPOOL_QKV_GROUPS;
+  qkv_options.in_place = 1;
+  memset(v_pool_data, 0, sizeof v_pool_data);
+  EXPECT(ropepool_rope_pool_fused_qkv(&qkv, &positions, &slots, &k_pool, &v_pool, NULL, NULL, &qkv_options) == ROPEPOOL_OK);
+  EXPECT(near(qkv_data[0], -1.984111) && near(qkv_data[kHeadDim], -1.984111) && qkv_data[2 * kHeadDim] == 10);
+  EXPECT(near(k_pool_data[2 * kHeadDim], -1.984111) && v_pool_data[2 * kHeadDim] == 10);
+  EXPECT(ropepool_rope_pool_fused_qkv(&qkv, &positions, &slots, &k_pool, &v_pool, &q_out, NULL, &qkv_options) == 33);
 
   EXPECT(ropepool_get_num_threads() >= 1);
   EXPECT(ropepool_set_num_threads(2) == ROPEPOOL_OK);
