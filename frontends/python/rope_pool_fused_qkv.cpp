@@ -127,12 +127,15 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
     }
     nb::object q_out = nb::borrow(given.optional(kQOut)), k_out = nb::borrow(given.optional(kKOut));
     if (!q_out || !k_out) {
-      const nb::object views =
-          nb::module_::import_("ropepool._outputs")
-              .attr(args.in_place ? "views_of_qkv" : "outputs_of_qkv")(
-                  nb::handle(given[kQkv]), args.num_qo_heads, args.num_kv_heads, args.head_dim, args.order == QkvOrder::groups);
-      if (!q_out) q_out = views[0];
-      if (!k_out) k_out = views[1];
+      const nb::module_ outputs = nb::module_::import_("ropepool._outputs");
+      const nb::handle qkv = given[kQkv];
+      const nb::object both = args.in_place ? outputs.attr("views_of_qkv")(qkv, args.num_qo_heads, args.num_kv_heads,
+                                                                           args.head_dim, args.order == QkvOrder::groups)
+                                            : outputs.attr("outputs_of_qkv")(
+                                                  qkv, args.qkv.shape[0], nb::make_tuple(args.num_qo_heads, args.num_kv_heads),
+                                                  args.head_dim, to_string(args.qkv.dtype).c_str());
+      if (!q_out) q_out = both[0];
+      if (!k_out) k_out = both[1];
       if (!args.in_place) {
         args.q_out = reader.read(q_out, "q_out");
         args.k_out = reader.read(k_out, "k_out");

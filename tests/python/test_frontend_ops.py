@@ -99,6 +99,22 @@ def test_torch(op, dtype):
     assert all(any(x is call[name] for x in result) for name in WRITTEN if name in call)
 
 
+def test_a_packed_array_that_only_exports_dlpack():
+    """Outputs are NumPy's; views of it can't be made, which is said."""
+    random = np.random.default_rng(0)
+    qkv = random.standard_normal((4, 12 * 64), np.float32)
+
+    def call(array, **more):
+        pools = np.zeros((2, 8, 2, 64), np.float32)
+        heads = {"head_dim": 64, "num_qo_heads": 8, "num_kv_heads": 2, "rope_base": 10000.0}
+        return ropepool.rope_pool_fused_qkv(array, np.arange(4), np.arange(4), *pools, **heads, **more)
+
+    for mine, right in zip(call(Exporter(qkv)), call(qkv), strict=True):
+        assert_same_bits(mine, right)
+    with pytest.raises(TypeError, match="in_place returns views of qkv, which a Exporter can't give"):
+        call(Exporter(qkv), in_place=True)
+
+
 @pytest.mark.parametrize("order", ["blocks", "groups"])
 def test_torch_packed_in_place(order):
     torch = pytest.importorskip("torch")

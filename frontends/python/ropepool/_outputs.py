@@ -20,20 +20,20 @@ def output_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 def views_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, groups: bool) -> tuple[Any, Any]:
     """Q and K within a packed QKV of the order "blocks" or "groups": [tokens, heads, head_dim], Q by groups one axis more."""
-    num_tokens = qkv.shape[0]
+    if not hasattr(qkv, "reshape"):
+        raise TypeError(f"in_place returns views of qkv, which a {type(qkv).__name__} can't give: it has no reshape")
     if groups:
         each = num_qo_heads // num_kv_heads
-        heads = qkv.reshape(num_tokens, num_kv_heads, each + 2, head_dim)
+        heads = qkv.reshape(qkv.shape[0], num_kv_heads, each + 2, head_dim)
         return heads[:, :, :each], heads[:, :, each]
-    heads = qkv.reshape(num_tokens, num_qo_heads + 2 * num_kv_heads, head_dim)
+    heads = qkv.reshape(qkv.shape[0], num_qo_heads + 2 * num_kv_heads, head_dim)
     return heads[:, :num_qo_heads], heads[:, num_qo_heads : num_qo_heads + num_kv_heads]
 
 
-def outputs_of_qkv(qkv: Any, num_qo_heads: int, num_kv_heads: int, head_dim: int, groups: bool) -> tuple[Any, Any]:
-    """New arrays for them, [tokens, heads, head_dim], without gaps."""
-    shapes = [(qkv.shape[0], heads, head_dim) for heads in (num_qo_heads, num_kv_heads)]
-    if isinstance(qkv, np.ndarray):
-        return np.empty(shapes[0], qkv.dtype), np.empty(shapes[1], qkv.dtype)
-    views = views_of_qkv(qkv, num_qo_heads, num_kv_heads, head_dim, groups)
-    q, k = (output_like(view, shape, str(view.dtype)) for view, shape in zip(views, shapes, strict=True))
-    return q.reshape(shapes[0]), k
+def outputs_of_qkv(qkv: Any, num_tokens: int, heads: tuple[int, int], head_dim: int, dtype: str) -> tuple[Any, Any]:
+    """New arrays [num_tokens, heads, head_dim] for the two counts of heads, of the library that qkv comes from."""
+    q_shape, k_shape = ((num_tokens, count, head_dim) for count in heads)
+    if hasattr(qkv, "new_empty"):
+        return qkv.new_empty(q_shape), qkv.new_empty(k_shape)
+    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return np.empty(q_shape, numpy_dtype), np.empty(k_shape, numpy_dtype)
