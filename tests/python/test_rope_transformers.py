@@ -639,31 +639,3 @@ def test_bfloat16_is_nearer_to_the_true_rotation_than_the_model(name, scaling, g
             errors = [np.abs(y[..., :rotary_dim].astype(np.float64) - true).mean() for y in (mine, others.float().numpy())]
             print(f"{name}, {angles}: mean error {errors[0]:.3g}, of transformers {errors[1]:.3g}: {errors[1] / errors[0]:.3g}")
             assert errors[0] * gain <= errors[1]
-
-
-# ---- MLX
-
-
-@pytest.mark.parametrize(
-    "words, scaling",
-    [
-        (None, None),
-        ({"type": "linear", "factor": 8.0}, LinearScaling(factor=8.0)),
-        (
-            LLAMA3 | {"factor": 8.0},
-            Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192),
-        ),
-    ],
-    ids=["plain", "linear", "llama3"],
-)
-def test_heads_are_turned_as_by_mlx_lm(words, scaling):
-    mx = pytest.importorskip("mlx.core")
-    rope_utils_of_mlx = pytest.importorskip("mlx_lm.models.rope_utils")
-    turn = rope_utils_of_mlx.initialize_rope(128, 500000.0, False, words, 131072)
-    q, k = heads_for(MODELS["Llama-3.1-8B"], 32, np.float32)
-    ours = rotated(q, k, np.arange(7, 39), Rope(500000.0, rotary_dim=128, scaling=scaling), angles="exact")
-    for x, mine in zip((q, k), ours, strict=True):
-        theirs = np.array(turn(mx.array(x.transpose(1, 0, 2)[None]), offset=7))[0].transpose(1, 0, 2)
-        # float32 angles of at most 38 radians, with a few roundings of half a unit in the last place (2^-19 at 38).
-        size = np.abs(x[..., :64]) + np.abs(x[..., 64:])
-        assert (np.abs(mine - theirs) / np.concatenate([size, size], axis=-1)).max() <= 8 * 2.0**-19
