@@ -366,6 +366,7 @@ def main():
     parser.add_argument(
         "--instructions", action="store_true", help="only compare instruction counts; see bench/instructions.py"
     )
+    parser.add_argument("--kernels", action="store_true", help="only the kernels by themselves, by Google Benchmark")
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument("--model", type=names(()), default=list(MODELS), help=f"of {','.join(MODELS)}, or a shape as 32/8x128")
     parser.add_argument("--dtypes", type=names(DTYPES), default=list(DTYPES), help=f"of {','.join(DTYPES)}")

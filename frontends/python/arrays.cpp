@@ -64,9 +64,13 @@ struct Globals {
 };
 const Globals* globals = nullptr;
 
+}  // namespace
+
 bool is_numpy(nb::handle array) {
   return PyObject_TypeCheck(array.ptr(), reinterpret_cast<PyTypeObject*>(globals->ndarray.ptr()));
 }
+
+namespace {
 
 nb::object checked(PyObject* result) {
   if (!result) throw nb::python_error();

@@ -48,6 +48,8 @@ class ArrayReader {
   std::vector<nb::object> other_dtypes_;  // NumPy's dtypes that DType has no name for, each once
 };
 
+bool is_numpy(nb::handle array);
+
 // A new array of the shape and dtype of `array`, which was read as `tensor`: from NumPy, or from the array's own library.
 nb::object make_output(nb::handle array, const Tensor& tensor);
 

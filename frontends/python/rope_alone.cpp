@@ -87,9 +87,9 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
     if (!k_out) args.k_out = reader.read(k_out = make_output(given[kK], args.k), "k_out");
     const Result<void> done = [&] {
       const WithoutGil without_gil;
-      return ropepool::run(args, nullptr);
+      return ropepool::rope(args);
     }();
-    if (!done) raise(done.error());
+    if (!done) raise(with_angles(done.error(), given[kAngles]));
     return nb::steal(PyTuple_Pack(2, q_out.ptr(), k_out.ptr()));
   });
 }

@@ -104,7 +104,7 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
     HeadOps head_ops;
     RopePoolFusedArgs args = to_core(given, reader, head_ops);
     nb::object q_out = nb::borrow(given.optional(kQOut)), k_out = nb::borrow(given.optional(kKOut));
-    const bool made = !q_out && !k_out;
+    const bool made_by_numpy = !q_out && !k_out && is_numpy(given[kQ]) && is_numpy(given[kK]);
     if (!q_out || !k_out) {
       // What is missing is made only for a call that goes through.
       if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) {
@@ -121,8 +121,8 @@ PyObject* call_rope_pool_fused(PyObject*, PyObject* const* values, Py_ssize_t nu
     }
     Result<void> done = [&] {
       const WithoutGil without_gil;
-      // New arrays need no contract: only those that were given can be unsuitable.
-      return made ? ropepool::run(args, nullptr) : ropepool::rope_pool_fused(args);
+      // NumPy's new arrays need no contract: those that were given can be unsuitable, and what another library makes.
+      return made_by_numpy ? ropepool::run(args, nullptr) : ropepool::rope_pool_fused(args);
     }();
     if (!done) raise(with_angles(done.error(), given[kAngles]));
     return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), given[kKPool], given[kVPool]));

@@ -126,26 +126,34 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
       raise(with_order(with_angles(*refusal, given[kAngles]), given[kOrder]));
     }
     nb::object q_out = nb::borrow(given.optional(kQOut)), k_out = nb::borrow(given.optional(kKOut));
-    if (!q_out || !k_out) {
-      const nb::module_ outputs = nb::module_::import_("ropepool._outputs");
-      const nb::handle qkv = given[kQkv];
-      const nb::object both = args.in_place ? outputs.attr("views_of_qkv")(qkv, args.num_qo_heads, args.num_kv_heads,
-                                                                           args.head_dim, args.order == QkvOrder::groups)
-                                            : outputs.attr("outputs_of_qkv")(
-                                                  qkv, args.qkv.shape[0], nb::make_tuple(args.num_qo_heads, args.num_kv_heads),
-                                                  args.head_dim, to_string(args.qkv.dtype).c_str());
-      if (!q_out) q_out = both[0];
-      if (!k_out) k_out = both[1];
-      if (!args.in_place) {
-        args.q_out = reader.read(q_out, "q_out");
-        args.k_out = reader.read(k_out, "k_out");
+    const nb::handle qkv = given[kQkv];
+    const auto helper = [](const char* name) { return nb::module_::import_("ropepool._outputs").attr(name); };
+    if (args.in_place) {
+      const nb::object views =
+          helper("views_of_qkv")(qkv, args.num_qo_heads, args.num_kv_heads, args.head_dim, args.order == QkvOrder::groups);
+      q_out = views[0];
+      k_out = views[1];
+      // A library whose slices are copies would hand back what was not turned.
+      for (const nb::object& view : {q_out, k_out}) {
+        const auto past =
+            reinterpret_cast<std::uintptr_t>(reader.read(view, "qkv").data) - reinterpret_cast<std::uintptr_t>(args.qkv.data);
+        const auto bytes = static_cast<std::uint64_t>(args.qkv.shape[1] * item_size(args.qkv.dtype));
+        if (past >= bytes && !args.qkv.empty()) {
+          raise_type_error("in_place returns views of qkv, and slices of a %U are copies", nb::inst_name(qkv).ptr());
+        }
       }
+    } else if (!q_out || !k_out) {
+      const nb::object made =
+          helper("outputs_of_qkv")(qkv, args.qkv.shape[0], nb::make_tuple(args.num_qo_heads, args.num_kv_heads), args.head_dim,
+                                   to_string(args.qkv.dtype).c_str());
+      if (!q_out) args.q_out = reader.read(q_out = made[0], "q_out");
+      if (!k_out) args.k_out = reader.read(k_out = made[1], "k_out");
     }
     const Result<void> done = [&] {
       const WithoutGil without_gil;
-      return ropepool::run(args, nullptr);
+      return ropepool::rope_pool_fused_qkv(args);
     }();
-    if (!done) raise(done.error());
+    if (!done) raise(with_order(with_angles(done.error(), given[kAngles]), given[kOrder]));
     return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), given[kKPool], given[kVPool]));
   });
 }

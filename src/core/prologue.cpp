@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/of_this_thread.h"
 
@@ -69,7 +70,7 @@ PrologueOfCall::PrologueOfCall(const HeadOps& ops, std::int64_t head_dim)
     return first;
   };
   const auto resolve = [&](const Tensor& bias, const std::optional<HeadNorm>& norm, double scale) {
-    HeadPrologue result{copied(bias), nullptr, 0, HeadPrologue::Norm::none, false, 0, scale};
+    HeadPrologue result{copied(bias), nullptr, 0, HeadPrologue::Norm::none, false, 0, static_cast<float>(scale)};
     if (!norm) return result;
     float* weight = copied(norm->weight);
     if (norm->unit_offset && weight != nullptr) std::for_each(weight, free, [](float& w) { w += 1.0f; });
@@ -78,7 +79,8 @@ PrologueOfCall::PrologueOfCall(const HeadOps& ops, std::int64_t head_dim)
     result.weight_stride = num_weights > head_dim ? head_dim : 0;
     result.norm = norm->kind == HeadNorm::Kind::rms ? HeadPrologue::Norm::rms : HeadPrologue::Norm::layer;
     result.over_all_heads = norm->weight.rank() == 1 && num_weights > head_dim;
-    result.eps = norm->eps;
+    // One above 0 stays above 0, so that heads of zeros do.
+    result.eps = norm->eps > 0 ? std::max(static_cast<float>(norm->eps), std::numeric_limits<float>::denorm_min()) : 0;
     return result;
   };
   prologue_.q = resolve(ops.q_bias, ops.q_norm, ops.q_scale);

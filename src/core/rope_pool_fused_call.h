@@ -42,7 +42,7 @@ struct HeadPrologue {
   std::int64_t weight_stride;  // from one head's weights to the next: head_dim, or 0 where all have the same
   Norm norm;
   bool over_all_heads;
-  double eps, scale;
+  float eps, scale;
 };
 struct Prologue {
   HeadPrologue q, k;

@@ -46,7 +46,7 @@ struct PairWeights {
 template <class Type, Pairing kPairing>
 HWY_INLINE void pair_weights(const HeadPrologue& prologue, const Part& part, PairWeights& weights) {
   const bool shared = prologue.weight != nullptr && prologue.weight_stride == 0;
-  const auto scale = static_cast<float>(prologue.scale);
+  const float scale = prologue.scale;
   weights.any = shared || scale != 1.0f;
   for (std::int64_t i = 0; i < part.count; ++i) {
     const std::int64_t pair = part.first + i;
@@ -108,7 +108,7 @@ struct Prepared {
         factor(prologue.norm == HeadPrologue::Norm::none ? nullptr : statistics.factor),
         weight(prologue.weight_stride == 0 ? nullptr : prologue.weight),
         shared_weight(prologue.weight_stride == 0 ? prologue.weight : nullptr),
-        scale(static_cast<float>(prologue.scale)) {}
+        scale(prologue.scale) {}
 
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
@@ -261,7 +261,7 @@ HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64
   }
   for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t n) HWY_ATTR {
     const auto mean_square = hn::Div(hn::LoadU(d, squares + n), hn::Set(d, lanes));
-    const auto shifted = hn::Add(mean_square, hn::Set(d, static_cast<float>(prologue.eps)));
+    const auto shifted = hn::Add(mean_square, hn::Set(d, prologue.eps));
     hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(shifted)), d, statistics.factor + n);
   });
 }

@@ -1,4 +1,4 @@
-// The contracts of ops beside rope_pool_fused for front-ends that make the outputs themselves, and what follows them.
+// The contracts of ops beside rope_pool_fused for front-ends that make the outputs themselves.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,5 @@ std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& args, Outputs out
 std::optional<Error> first_refusal(const RopeArgs& args, Outputs outputs);
 
 }  // namespace contract
-
-// Of arguments that the contract takes, in an environment that check_environment() takes.
-Result<void> run(const RopePoolFusedQkvArgs& args, Executor* executor);
-Result<void> run(const RopeArgs& args, Executor* executor);
 
 }  // namespace ropepool

@@ -1,6 +1,7 @@
 // rerotate: the contract of rope_pool_fused for the pool and its positions, once for each place, then its kernel.
 #include <ropepool/rerotate.h>
 
+#include <algorithm>
 #include <new>
 
 #include <ropepool/runtime.h>
@@ -19,16 +20,16 @@ namespace {
 std::optional<Error> refusal_at(const RerotateArgs& a, const Tensor& positions, std::string_view positions_word,
                                 const Tensor& sets, std::string_view sets_word) {
   using namespace contract;
-  const Op op{.name = "rerotate",
-              .stand_ins = bit(q) | bit(k) | bit(v) | bit(v_pool),
-              .words = {{"rope_pool_fused", "rerotate"},
-                        {"positions/slots", "old_positions/new_positions/slots"},
-                        {"positions", positions_word},
-                        {"rope_sets", sets_word},
-                        {"q", "k_pool"},
-                        {"num_qo_heads", "num_kv_heads"},
-                        {"v_pool", "k_pool"}}};
-  const std::int64_t num_tokens = a.slots.rank() == 1 ? a.slots.shape[0] : 0;
+  const Op::Word words[] = {{"rope_pool_fused", "rerotate"},
+                            {"positions/slots", "old_positions/new_positions/slots"},
+                            {"positions", positions_word},
+                            {"rope_sets", sets_word},
+                            {"q", "k_pool"},
+                            {"num_qo_heads", "num_kv_heads"},
+                            {"v_pool", "k_pool"}};
+  const Op op{.name = "rerotate", .stand_ins = bit(q) | bit(k) | bit(v) | bit(v_pool), .words = words};
+  const Tensor& counted = a.slots.rank() == 1 ? a.slots : positions;
+  const std::int64_t num_tokens = counted.shape[counted.rank() == 2 ? 1 : 0];
   const Device& device = a.k_pool.device;
   const Tensor heads = stand_in(a.k_pool.dtype, {num_tokens, a.num_kv_heads, a.head_dim}, device);
   const RopePoolFusedArgs args{.q = heads,
@@ -69,6 +70,8 @@ Result<void> rerotate(const RerotateArgs& args, Executor* executor) try {
 
   const DefaultFloatModes modes;
   const PoolRows rows(args.slots, args.k_pool.shape[0]);
+  // With no row to turn heads may be of any length, for which frequencies would fill the memory.
+  if (std::all_of(rows.data(), rows.data() + num_tokens, [](std::int64_t row) { return row < 0; })) return {};
   const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
   const RerotateCall call{.dtype = args.k_pool.dtype,
                           .num_tokens = num_tokens,

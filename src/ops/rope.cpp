@@ -157,6 +157,13 @@ Found base(const RopeForm& form) {
                "pass the model's rope_theta, or frequencies or cos_sin of your own in its place"});
 }
 
+// As float32, in which cos and sin are multiplied by it.
+Found usable_scale(const RopeForm& form) {
+  const auto scale = static_cast<float>(form.attention_scale);
+  if (std::isfinite(scale) && scale != 0) return {};
+  return must("attention_scale", "finite and not 0 in float32", fmt::format("{}", form.attention_scale));
+}
+
 Found lanes(const RopeForm& form) {
   const std::int64_t d = form.rotary_dim;
   if (d < 2 || d % 2 != 0) {
@@ -171,6 +178,9 @@ Found lanes(const RopeForm& form) {
     return must("rotary_dim", "even and at least 2", std::to_string(d), std::move(cause));
   }
   if (d > kMaxRotaryDim) return must("rotary_dim", fmt::format("at most {}", kMaxRotaryDim), std::to_string(d));
+  if (form.rotary_offset > kMaxRotaryDim) {
+    return must("rotary_offset", fmt::format("at most {}", kMaxRotaryDim), std::to_string(form.rotary_offset));
+  }
   if (form.rotary_offset >= 0) return {};
   return must("rotary_offset", "at least 0", std::to_string(form.rotary_offset),
               {"negative as an index from the end, but lanes are counted from the first",
@@ -303,7 +313,7 @@ std::shared_ptr<const RopeTables> shared(RopeTables tables) { return std::make_s
 }  // namespace
 
 Result<Rope> Rope::make(const RopeForm& form) try {
-  if (auto found = first_of(base(form), lanes(form), finite("attention_scale", form.attention_scale), sections(form))) {
+  if (auto found = first_of(base(form), lanes(form), usable_scale(form), sections(form))) {
     return *std::move(found);
   }
   if (auto found = scaling(form)) return *std::move(found);
@@ -315,8 +325,7 @@ Result<Rope> Rope::make(const RopeForm& form) try {
 }
 
 Result<Rope> Rope::from_frequencies(const std::vector<double>& frequencies, const RopeForm& form) try {
-  if (auto found = first_of(lanes(form), finite("attention_scale", form.attention_scale), sections(form),
-                            only_lanes(form, "frequencies"))) {
+  if (auto found = first_of(lanes(form), usable_scale(form), sections(form), only_lanes(form, "frequencies"))) {
     return *std::move(found);
   }
   if (static_cast<std::int64_t>(frequencies.size()) != form.rotary_dim / 2) {

@@ -1,6 +1,8 @@
 // rope: the contract of rope_pool_fused without a pool, then its kernel.
 #include <ropepool/rope_alone.h>
 
+#include <new>
+
 #include <ropepool/runtime.h>
 
 #include "ops/other_ops.h"
@@ -10,12 +12,8 @@ namespace {
 
 const std::int64_t kNoSlot = -1;
 
-contract::Op op() {
-  using namespace contract;
-  return {.name = "rope",
-          .stand_ins = bit(v) | bit(slots) | bit(k_pool) | bit(v_pool),
-          .words = {{"rope_pool_fused", "rope"}, {"q/k/v", "q/k"}, {"positions/slots", "positions"}, {"v", "k"}}};
-}
+constexpr contract::Op::Word kWords[] = {
+    {"rope_pool_fused", "rope"}, {"q/k/v", "q/k"}, {"positions/slots", "positions"}, {"v", "k"}};
 
 RopePoolFusedArgs args_of(const RopeArgs& a) {
   return {.q = a.q,
@@ -46,17 +44,18 @@ std::optional<Error> first_refusal(const RopeArgs& a, Outputs outputs) {
   const std::int64_t num_tokens = a.q.rank() == 3 ? a.q.shape[0] : a.positions.shape[a.positions.rank() == 2 ? 1 : 0];
   args.slots = constant_index(kNoSlot, num_tokens, a.q.device);
   args.k_pool = args.v_pool = stand_in(a.q.dtype, {0, a.num_kv_heads, a.head_dim}, a.q.device);
-  return first_refusal(args, outputs, op());
+  const Op op{.name = "rope", .stand_ins = bit(v) | bit(slots) | bit(k_pool) | bit(v_pool), .words = kWords};
+  return first_refusal(args, outputs, op);
 }
 
 }  // namespace contract
 
-Result<void> run(const RopeArgs& args, Executor* executor) { return run(args_of(args), executor); }
-
-Result<void> rope(const RopeArgs& args, Executor* executor) {
+Result<void> rope(const RopeArgs& args, Executor* executor) try {
   if (auto environment = check_environment(); !environment) return environment.error();
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
-  return run(args, executor);
+  return run(args_of(args), executor);
+} catch (const std::bad_alloc&) {
+  return Error::out_of_memory();
 }
 
 }  // namespace ropepool

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <ropepool/catalog.h>
 #include <ropepool/runtime.h>
 
 #include "core/devices.h"
@@ -468,7 +469,7 @@ Check position_values(const Args& a, const Facts& facts) {
 
 Check rope_fits(const Args& a, const Facts&) {
   const RopeTables* rope = tables_of(a);
-  if (rope == nullptr || rope->rotary_offset + rope->rotary_dim <= a.head_dim) return {};
+  if (rope == nullptr || rope->rotary_offset + rope->rotary_dim <= a.head_dim) return {};  // each at most kMaxRotaryDim
   const std::int64_t end = rope->rotary_offset + rope->rotary_dim;
   return Finding{fmt::format("the rope turns lanes {} to {}, but heads have {}", rope->rotary_offset, end - 1, a.head_dim),
                  "rope",
@@ -522,7 +523,9 @@ Check table_positions(const Args& a, const Facts& facts) {
 // A bias or weight: [num_heads, head_dim] or [num_heads * head_dim], or for a weight [head_dim].
 Check head_array(const char* name, const Tensor& tensor, DType data, std::int64_t num_heads, std::int64_t head_dim,
                  bool one_for_all) {
-  const Shape each{num_heads, head_dim}, flat{num_heads * head_dim}, one{head_dim};
+  std::int64_t lanes = 0;
+  if (__builtin_mul_overflow(num_heads, head_dim, &lanes)) return {};  // heads have a refusal of their own
+  const Shape each{num_heads, head_dim}, flat{lanes}, one{head_dim};
   if (one_for_all) return float_array(name, tensor, data, {one, each, flat});
   return float_array(name, tensor, data, {each, flat});
 }
@@ -543,11 +546,11 @@ Check head_ops(const Args& a, const Facts&) {
        {Normed{"q_norm", ops.q_norm, a.num_qo_heads}, Normed{"k_norm", ops.k_norm, a.num_kv_heads}}) {
     if (!norm) continue;
     if (auto found = head_array(name, norm->weight, a.q.dtype, num_heads, a.head_dim, true)) return found;
-    if (!std::isfinite(norm->eps) || norm->eps < 0) {
+    if (!std::isfinite(static_cast<float>(norm->eps)) || norm->eps < 0) {
       return must("eps", "be", "finite and at least 0", fmt::format("{}", norm->eps));
     }
   }
-  if (!std::isfinite(ops.q_scale)) return must("q_scale", "be", "finite", fmt::format("{}", ops.q_scale));
+  if (!std::isfinite(static_cast<float>(ops.q_scale))) return must("q_scale", "be", "finite", fmt::format("{}", ops.q_scale));
   return {};
 }
 
@@ -617,19 +620,31 @@ std::string in_words_of(const Op& op, std::string_view text) {
 
 // Whether `text` speaks of an array that the caller did not give, as a cause may that knows rope_pool_fused only.
 bool speaks_of_stand_in(const Facts& facts, std::string_view text) {
+  std::vector<Op::Word> words;
   for (unsigned i = 0; i < kNumArrays; ++i) {
-    if (!(facts.stand_ins & (1u << i))) continue;
-    const Op named{.name = "", .stand_ins = 0, .words = {{facts.arrays[i].name, ""}}};
-    if (in_words_of(named, text) != text) return true;
+    if (facts.stand_ins & (1u << i)) words.push_back({facts.arrays[i].name, ""});
   }
-  return false;
+  if (facts.stand_ins & bit(k_pool)) words.insert(words.end(), {{"pool", ""}, {"pools", ""}});
+  return in_words_of(Op{.name = "", .stand_ins = 0, .words = words}, text) != text;
+}
+
+// A mend that speaks of none: the one found, else the first of the catalog's.
+std::string mend_of(const Op& op, const Facts& facts, const Error& error) {
+  if (!speaks_of_stand_in(facts, error.hint())) return in_words_of(op, error.hint());
+  for (std::string_view left = catalog_entry(*error.refusal()).solutions; !left.empty();) {
+    const std::string_view solution = left.substr(0, left.find('\n'));
+    if (!speaks_of_stand_in(facts, solution)) return in_words_of(op, solution);
+    left.remove_prefix(std::min(solution.size() + 1, left.size()));
+  }
+  return fmt::format("mend {}, as `ropepool explain {}` says of the arrays of rope_pool_fused",
+                     in_words_of(op, error.argument()), error.code());
 }
 
 Error in_words_of(const Op& op, const Facts& facts, const Error& error) {
   const auto said = [&](std::string_view text) { return in_words_of(op, text); };
-  const auto known = [&](const std::string& text) { return speaks_of_stand_in(facts, text) ? "" : said(text); };
-  return Error(*error.refusal(), {said(error.summary()), said(error.argument()), said(error.expected()), error.actual(),
-                                  known(error.cause()), known(error.hint())});
+  return Error(*error.refusal(),
+               {said(error.summary()), said(error.argument()), said(error.expected()), error.actual(),
+                speaks_of_stand_in(facts, error.cause()) ? "" : said(error.cause()), mend_of(op, facts, error)});
 }
 
 std::optional<Error> first_refusal(const Args& args, const Facts& facts) {

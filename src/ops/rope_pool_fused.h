@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,8 +30,8 @@ enum Array : unsigned { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out,
 struct Op {
   std::string_view name;
   unsigned stand_ins;  // a bit for each Array that the caller did not give
-  // Words of the messages, and what stands in their place.
-  std::vector<std::pair<std::string_view, std::string_view>> words;
+  using Word = std::pair<std::string_view, std::string_view>;
+  std::span<const Word> words;     // of the messages, and what stands in their place
   bool turns = true;               // else head_dim may be odd
   const Tensor* packed = nullptr;  // has q, k and v in it
   bool in_place = false;           // q_out and k_out are in `packed` too

@@ -2,6 +2,7 @@
 #include <ropepool/rope_pool_fused_qkv.h>
 
 #include <cstdint>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -16,12 +17,15 @@ namespace {
 using contract::must;
 using Args = RopePoolFusedQkvArgs;
 
-// Lanes of a token; negative where head counts and head_dim make no sense, which has a refusal of its own.
-std::int64_t width_of(const Args& a) {
+// Whether head counts and head_dim make sense, each by itself: if not, rope_pool_fused has a refusal for it.
+bool sensible(const Args& a) { return a.head_dim >= 1 && a.num_qo_heads >= 1 && a.num_kv_heads >= 1; }
+
+// Lanes of a token, or nothing where 64 bits don't hold them.
+std::optional<std::int64_t> width_of(const Args& a) {
   std::int64_t heads = 0, lanes = 0;
-  if (a.head_dim < 1 || a.num_qo_heads < 1 || a.num_kv_heads < 1 || __builtin_mul_overflow(a.num_kv_heads, 2, &heads) ||
-      __builtin_add_overflow(heads, a.num_qo_heads, &heads) || __builtin_mul_overflow(heads, a.head_dim, &lanes)) {
-    return -1;
+  if (__builtin_mul_overflow(a.num_kv_heads, 2, &heads) || __builtin_add_overflow(heads, a.num_qo_heads, &heads) ||
+      __builtin_mul_overflow(heads, a.head_dim, &lanes)) {
+    return {};
   }
   return lanes;
 }
@@ -48,9 +52,9 @@ std::string cause_of_width(const Args& a) {
 }
 
 std::optional<Error> qkv_width(const Args& a) {
-  const std::int64_t lanes = width_of(a);
-  if (lanes < 0 || a.qkv.shape[1] == lanes) return {};
-  const std::string expected = std::to_string(lanes), actual = std::to_string(a.qkv.shape[1]);
+  const auto lanes = width_of(a);
+  if (!sensible(a) || a.qkv.shape[1] == lanes) return {};
+  const std::string expected = lanes ? std::to_string(*lanes) : "more than 2^63", actual = std::to_string(a.qkv.shape[1]);
   return Error(Refusal::qkv_width_mismatch, {fmt::format("qkv must have {} lanes per token, got {}", expected, actual), "qkv",
                                              expected, actual, cause_of_width(a), ""});
 }
@@ -129,6 +133,9 @@ RopePoolFusedArgs parts_of(const Args& a, const HeadOps& head_ops) {
 
 }  // namespace
 
+constexpr contract::Op::Word kWords[] = {
+    {"rope_pool_fused", "rope_pool_fused_qkv"}, {"q/k/v", "qkv"}, {"q", "qkv"}, {"k", "qkv"}, {"v", "qkv"}};
+
 namespace contract {
 
 std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& a, Outputs outputs) {
@@ -137,24 +144,31 @@ std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& a, Outputs output
   }
   const HeadOps ops{.q_norm = a.q_norm, .k_norm = a.k_norm, .q_scale = a.q_scale};
   // With geometry that makes no sense there are no parts, and the refusal that says so needs none.
-  Args sensible = a;
-  if (width_of(a) < 0) sensible.head_dim = sensible.num_qo_heads = sensible.num_kv_heads = 1;
-  RopePoolFusedArgs args = parts_of(sensible, ops);
+  Args split = a;
+  if (!sensible(a)) split.head_dim = split.num_qo_heads = split.num_kv_heads = 1;
+  RopePoolFusedArgs args = parts_of(split, ops);
   args.head_dim = a.head_dim, args.num_qo_heads = a.num_qo_heads, args.num_kv_heads = a.num_kv_heads;
-  if (width_of(a) < 0) {
+  if (!sensible(a)) {
     args.q.shape = {a.qkv.shape[0], a.num_qo_heads, a.head_dim};
     args.k.shape = args.v.shape = {a.qkv.shape[0], a.num_kv_heads, a.head_dim};
   }
   const Op op{.name = "rope_pool_fused_qkv",
               .stand_ins = bit(k) | bit(v) | (a.in_place ? bit(k_out) : 0),
-              .words = {{"rope_pool_fused", "rope_pool_fused_qkv"}, {"q/k/v", "qkv"}, {"q", "qkv"}, {"k", "qkv"}, {"v", "qkv"}},
+              .words = kWords,
               .packed = &a.qkv,
               .in_place = a.in_place};
   if (auto refusal = first_refusal(args, outputs, op)) {
-    if (refusal->refusal() != Refusal::overlap || !refusal->argument().ends_with("_out")) return refusal;
-    return Error(Refusal::overlap, {refusal->summary(), refusal->argument(), refusal->expected(), refusal->actual(),
-                                    refusal->cause().empty() ? "" : refusal->argument() + " lies in qkv",
-                                    "say in_place=True, without q_out and k_out"});
+    if (refusal->refusal() != Refusal::overlap) return refusal;
+    const std::string& written = refusal->argument();  // the diagnosis knows arrays one by one only
+    Error::Finding finding{refusal->summary(), written, refusal->expected(), refusal->actual(), "", ""};
+    if (written.ends_with("_out")) {
+      finding.hint = "say in_place=True, without q_out and k_out, to turn heads within qkv; else give outputs of their own";
+    } else if (written == "qkv") {
+      finding.hint = "keep what is turned in place apart from the pools and from all else that is read";
+    } else {
+      return refusal;
+    }
+    return Error(Refusal::overlap, std::move(finding));
   }
   auto finding = float_array("bias", a.bias, a.qkv.dtype, {Shape{a.qkv.shape[1]}});
   if (!finding) return {};
@@ -164,7 +178,7 @@ std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& a, Outputs output
 
 }  // namespace contract
 
-Result<void> run(const RopePoolFusedQkvArgs& a, Executor* executor) {
+static Result<void> run(const RopePoolFusedQkvArgs& a, Executor* executor) {
   const std::int64_t d = a.head_dim, num_kv = a.num_kv_heads, item = item_size_of(a.qkv.dtype);
   const Split at = split_of(a);
   HeadOps ops{.q_norm = a.q_norm, .k_norm = a.k_norm, .q_scale = a.q_scale};
@@ -181,10 +195,12 @@ Result<void> run(const RopePoolFusedQkvArgs& a, Executor* executor) {
   return run_packed(args, gap, a.in_place ? gap : 0, executor);
 }
 
-Result<void> rope_pool_fused_qkv(const RopePoolFusedQkvArgs& args, Executor* executor) {
+Result<void> rope_pool_fused_qkv(const RopePoolFusedQkvArgs& args, Executor* executor) try {
   if (auto environment = check_environment(); !environment) return environment.error();
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
   return run(args, executor);
+} catch (const std::bad_alloc&) {
+  return Error::out_of_memory();
 }
 
 }  // namespace ropepool

@@ -14,17 +14,15 @@ namespace ropepool {
 namespace {
 
 const std::int64_t kOrigin = 0;
+constexpr contract::Op::Word kWords[] = {{"rope_pool_fused", "write_kv"},
+                                         {"q/k/v", "k/v"},
+                                         {"positions/slots", "slots"},
+                                         {"q", "k"},
+                                         {"num_qo_heads", "num_kv_heads"}};
 
 std::optional<Error> first_refusal(const WriteKvArgs& a) {
   using namespace contract;
-  const Op op{.name = "write_kv",
-              .stand_ins = bit(q) | bit(positions),
-              .words = {{"rope_pool_fused", "write_kv"},
-                        {"q/k/v", "k/v"},
-                        {"positions/slots", "slots"},
-                        {"q", "k"},
-                        {"num_qo_heads", "num_kv_heads"}},
-              .turns = false};
+  const Op op{.name = "write_kv", .stand_ins = bit(q) | bit(positions), .words = kWords, .turns = false};
   const std::int64_t num_tokens = a.k.rank() == 3 ? a.k.shape[0] : a.slots.shape[0];
   const RopePoolFusedArgs args{.q = stand_in(a.k.dtype, {num_tokens, a.num_kv_heads, a.head_dim}, a.k.device),
                                .k = a.k,

@@ -360,7 +360,7 @@ TEST_F(OtherOps, PackedQkvIsRefusedWithNothingWritten) {
   EXPECT_EQ(refused([](Args& a) { a.qkv.strides[1] = 2; }), Answer(16, "qkv"));
   EXPECT_EQ(refused([](Args& a) { a.qkv.data = nullptr; }), Answer(16, "qkv"));
   EXPECT_EQ(refused([](Args& a) { a.num_kv_heads = 0; }).first, 8);
-  EXPECT_EQ(refused([](Args& a) { a.head_dim = std::numeric_limits<std::int64_t>::max(); }).first, 8);
+  EXPECT_EQ(refused([](Args& a) { a.head_dim = std::numeric_limits<std::int64_t>::max(); }), Answer(32, "qkv"));
   EXPECT_EQ(refused([](Args& a) {
               a.k_pool.data = a.qkv.data;
               a.k_pool.strides = {a.qkv.strides[0], 16, 1};
@@ -643,6 +643,54 @@ TEST_F(OtherOps, ASlotThatStandsTwiceIsTurnedOnce) {
   wrong.rope = &table.value();
   EXPECT_EQ(rerotate(wrong).error().code(), "RP035");
   EXPECT_TRUE(c.memory.equals(before));
+}
+
+// Numbers that no array needs to hold, so that nothing but the contract stops them.
+TEST_F(OtherOps, NumbersBeyondAllSenseAreRefused) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t offset : {kHuge, kHuge - 7, std::int64_t{65537}}) {
+    const auto rope = Rope::make({.base = 10000.0, .rotary_dim = 8, .rotary_offset = offset});
+    ASSERT_FALSE(rope.ok());
+    EXPECT_EQ(rope.error().argument(), "rotary_offset");
+  }
+  for (const double scale : {0.0, 1e-50, 1e39}) {
+    EXPECT_FALSE(Rope::make({.base = 10000.0, .rotary_dim = 8, .attention_scale = scale}).ok()) << scale;
+  }
+  OpCase c({DType::f16, 1, 1, 1, 8, 4});
+  HeadOps ops{.q_scale = 1e39};
+  c.args.head_ops = &ops;
+  EXPECT_EQ(c.run().error().argument(), "q_scale");
+  ops = {.q_norm = HeadNorm{.eps = 1e39}};
+  EXPECT_EQ(c.run().error().argument(), "eps");
+  ops = {.q_bias = Tensor::contiguous(c.args.q.data, DType::f32, {3})};
+  RopePoolFusedArgs wide = c.args;
+  wide.head_dim = std::int64_t{1} << 62, wide.num_qo_heads = 4;
+  EXPECT_FALSE(check(wide).empty());
+
+  // No row turns, so heads may be as long as they like, and cost nothing.
+  Tensor no_rows = c.args.k_pool;
+  no_rows.shape = {0, 1, std::int64_t{1} << 40};
+  set_index(c.args.slots, 0, -1);
+  EXPECT_TRUE(done(rerotate({.k_pool = no_rows,
+                             .slots = c.args.slots,
+                             .old_positions = c.args.positions,
+                             .new_positions = c.args.positions,
+                             .head_dim = std::int64_t{1} << 40,
+                             .num_kv_heads = 1,
+                             .rope_base = 10000.0})));
+}
+
+TEST_F(OtherOps, HeadsOfZerosStayZerosWithAnyEpsAboveZero) {
+  for (const double eps : {1e-50, 1e-45, 1e-6}) {
+    for (const auto kind : {HeadNorm::Kind::rms, HeadNorm::Kind::layer}) {
+      OpCase c({DType::f32, 2, 2, 1, 16, 4});
+      fill(c.args.q, Real{0});
+      const HeadOps ops{.q_norm = HeadNorm{.kind = kind, .eps = eps}};
+      c.args.head_ops = &ops;
+      ASSERT_TRUE(done(c.run()));
+      for_each_element(c.args.q_out, [&](auto t, auto h, auto i) { EXPECT_EQ(value_at(c.args.q_out, t, h, i), 0); });
+    }
+  }
 }
 
 TEST_F(OtherOps, NoTokensAreNoWork) {
