@@ -441,7 +441,10 @@ def test_a_rope_says_what_it_is():
         ({"base": 1e4, "rotary_dim": 7}, "rotary_dim must be even and at least 2, got 7"),
         ({"base": 1e4, "rotary_dim": 0}, "rotary_dim must be even and at least 2, got 0"),
         ({"base": 1e4, "rotary_dim": 8, "rotary_offset": -1}, "rotary_offset must be at least 0, got -1"),
-        ({"base": 1e4, "rotary_dim": 8, "attention_scale": float("inf")}, "attention_scale must be finite, got inf"),
+        (
+            {"base": 1e4, "rotary_dim": 8, "attention_scale": float("inf")},
+            "attention_scale must be finite and not 0 in float32, got inf",
+        ),
         ({"base": 1e4, "rotary_dim": 8, "sections": [4]}, "sections must be 3 or 4 numbers, one an axis, got [4]"),
         ({"base": 1e4, "rotary_dim": 8, "sections": [2, 2, 1]}, "sections must be 4 pairs in all, got [2, 2, 1]"),
         ({"base": 1e4, "rotary_dim": 8, "sections": [6, -1, -1]}, "sections must be 4 pairs in all, got [6, -1, -1]"),
