@@ -54,7 +54,7 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
       }
     };
     const Heads<Type> v(call.v, t);
-    run_token<Type, kStreamOutputs>(call, t, 1, turn_heads, turn_heads,
+    run_token<Type, kStreamOutputs>(call, t, std::integral_constant<std::int64_t, 1>(), turn_heads, turn_heads,
                                     [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
                                       copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads, v_head_bytes);
                                     });
