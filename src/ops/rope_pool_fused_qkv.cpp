@@ -1,6 +1,7 @@
 // rope_pool_fused_qkv: the packed projection's own rules, then the contract of rope_pool_fused for its parts, then its kernel.
 #include <ropepool/rope_pool_fused_qkv.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 
@@ -42,6 +43,7 @@ std::optional<Error> qkv_rank(const Args& a) {
 
 std::string cause_of_width(const Args& a) {
   const std::int64_t lanes = a.qkv.shape[1], q = a.num_qo_heads, kv = a.num_kv_heads, d = a.head_dim;
+  if (std::max({q, kv, d}) > 1 << 20) return "";  // no length that a user meant, and products of them might not fit
   if (lanes == 3 * q * d) return fmt::format("it has {0} heads each for Q, K and V: num_kv_heads is {0}, not {1}", q, kv);
   if (lanes == (q + kv) * d) return "it has Q and one of K and V only";
   if (lanes == 2 * kv * d) return "it is the K and V of a projection without Q";
