@@ -229,10 +229,23 @@ HWY_INLINE float total_of(Sums& sums) {
   return (sums.of[0] + sums.of[2]) + (sums.of[1] + sums.of[3]);
 }
 
-// Mean and factor of heads `begin` to `end` each, or of all together; `head_of(h)` is where head h is.
-template <class Type, class HeadOf>
-HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64_t begin, std::int64_t end,
-                        std::int64_t head_dim, bool together, Statistics& statistics) {
+// Heads of which `gap` bytes more follow after each `group`.
+template <class Type>
+struct GroupedHeads {
+  Heads<Type> heads;
+  std::int64_t group, gap;
+  const typename Type::Lane* operator[](std::int64_t h) const {
+    Heads<Type> of_group = heads;
+    of_group.row += gap == 0 ? 0 : h / group * gap;
+    return of_group[h];
+  }
+};
+
+// Mean and factor of heads `begin` to `end` each, or of all together. Not inlined: a copy in every form of its callers had the
+// kernel compile for minutes.
+template <class Type>
+HWY_NOINLINE void measure(const HeadPrologue& prologue, const GroupedHeads<Type>& heads, std::int64_t begin, std::int64_t end,
+                          std::int64_t head_dim, bool together, Statistics& statistics) {
   const std::int64_t count = together ? 1 : end - begin;
   const auto lanes = static_cast<float>(together ? (end - begin) * head_dim : head_dim);
   const auto each = [&](auto term, float* totals) HWY_ATTR {
@@ -241,7 +254,7 @@ HWY_INLINE void measure(const HeadPrologue& prologue, HeadOf head_of, std::int64
       for (std::int64_t h = together ? begin : begin + n; h < (together ? end : begin + n + 1); ++h) {
         const float* bias = prologue.bias == nullptr ? nullptr : prologue.bias + h * head_dim;
         add_up<Type>(
-            head_of(h), bias, head_dim, [&](auto d, auto x, auto sum) HWY_ATTR { return term(d, n, x, sum); }, sums);
+            heads[h], bias, head_dim, [&](auto d, auto x, auto sum) HWY_ATTR { return term(d, n, x, sum); }, sums);
       }
       totals[n] = total_of<Type>(sums);
     }
@@ -274,8 +287,7 @@ HWY_INLINE void prepare(const HeadPrologue& prologue, const Statistics* of_all, 
   for (std::int64_t first = begin; first < end; first += kHeadsAtOnce) {
     const std::int64_t last = std::min(end, first + kHeadsAtOnce);
     if (of_all == nullptr && prologue.norm != HeadPrologue::Norm::none) {
-      measure<Type>(
-          prologue, [&](std::int64_t h) { return heads[h]; }, first, last, head_dim, false, own);
+      measure<Type>(prologue, {heads, 1, 0}, first, last, head_dim, false, own);
     }
     turn_some(Prepared<Type>(prologue, heads, of_all != nullptr ? *of_all : own, first, head_dim), first, last);
   }
@@ -286,12 +298,7 @@ template <class Type>
 HWY_INLINE const Statistics* measure_all(const HeadPrologue& prologue, Heads<Type> heads, std::int64_t num_heads,
                                          std::int64_t group, std::int64_t gap, std::int64_t head_dim, Statistics& statistics) {
   if (!prologue.over_all_heads) return nullptr;
-  const auto head_of = [&](std::int64_t h) {
-    Heads<Type> of_group = heads;
-    of_group.row += gap == 0 ? 0 : h / group * gap;
-    return of_group[h];
-  };
-  measure<Type>(prologue, head_of, 0, num_heads, head_dim, true, statistics);
+  measure<Type>(prologue, {heads, group, gap}, 0, num_heads, head_dim, true, statistics);
   std::fill_n(statistics.mean, kHeadsAtOnce, statistics.mean[0]);
   std::fill_n(statistics.factor, kHeadsAtOnce, statistics.factor[0]);
   return &statistics;
