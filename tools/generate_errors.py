@@ -126,7 +126,9 @@ def raised_where():
     for path in sorted((ROOT / "src" / "ops").glob("*.cpp")):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
         rules |= {refusal: (name, function) for refusal, function in re.findall(r"\{Refusal::(\w+), &?(\w+)\}", text)}
-        makers = re.finditer(r"^\w[^\n;]* (\w+)\([^;]*?\{\n(?:(?!^\}).)*?Error\(Refusal::(\w+),", text, re.MULTILINE | re.DOTALL)
+        makers = re.finditer(
+            r"^\w[^\n;]* (\w+)\([^;]*?\{\n(?:(?!^\}).)*?Error\(Refusal::(\w+),", text, re.MULTILINE | re.DOTALL
+        )
         made |= {match[2]: (name, match[1]) for match in makers}
     return made | rules
 

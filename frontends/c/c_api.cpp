@@ -110,18 +110,27 @@ struct Array {
   bool may_be_null = false;
 };
 
-int read(std::initializer_list<Array> arrays) {
-  for (const auto& [name, source, tensor, may_be_null] : arrays) {
-    if (source == nullptr) {
-      if (may_be_null) continue;
-      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
-    }
-    if (source->ndim > 0 && source->shape == nullptr) {
-      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
-    }
-    ropepool::from_dlpack(*source, tensor);
+int check_array(const char* name, const DLTensor* source, bool may_be_null) {
+  if (source == nullptr) {
+    return may_be_null ? ROPEPOOL_OK : fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
+  }
+  if (source->ndim > 0 && source->shape == nullptr) {
+    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
   }
   return ROPEPOOL_OK;
+}
+
+int read(std::initializer_list<Array> arrays) {
+  for (const auto& [name, source, tensor, may_be_null] : arrays) {
+    if (const int number = check_array(name, source, may_be_null)) return number;
+    if (source != nullptr) ropepool::from_dlpack(*source, tensor);
+  }
+  return ROPEPOOL_OK;
+}
+
+int check_num_threads(int num_threads) {
+  if (num_threads >= 0) return ROPEPOOL_OK;
+  return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", num_threads));
 }
 
 // Of ops whose options have had one size so far.
@@ -129,10 +138,7 @@ template <class OpOptions>
 int check(const OpOptions* options, const char* type) {
   if (options == nullptr) return fail(ROPEPOOL_INVALID_ARGUMENT, "options is NULL");
   if (options->size != sizeof *options) return unknown_size("options", type, options->size, sizeof *options);
-  if (options->num_threads < 0) {
-    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options->num_threads));
-  }
-  return ROPEPOOL_OK;
+  return check_num_threads(options->num_threads);
 }
 
 template <class OpOptions, class Args>
@@ -191,14 +197,9 @@ int call(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor
        {Argument{"q", q}, Argument{"k", k}, Argument{"v", v}, Argument{"positions", positions}, Argument{"slots", slots},
         Argument{"k_pool", k_pool}, Argument{"v_pool", v_pool}, Argument{"q_out", q_out, true},
         Argument{"k_out", k_out, true}}) {
-    if (tensor == nullptr && !may_be_null) return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
-    if (tensor != nullptr && tensor->ndim > 0 && tensor->shape == nullptr) {
-      return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("{}->shape is NULL", name));
-    }
+    if (const int number = check_array(name, tensor, may_be_null)) return number;
   }
-  if (options.num_threads < 0) {
-    return fail(ROPEPOOL_INVALID_ARGUMENT, fmt::format("options->num_threads is {}", options.num_threads));
-  }
+  if (const int number = check_num_threads(options.num_threads)) return number;
   ropepool::RopePoolFusedArgs args;
   ropepool::from_dlpack(*q, args.q);
   ropepool::from_dlpack(*k, args.k);

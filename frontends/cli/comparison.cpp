@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "core/half.h"
+
 namespace ropepool::cli {
 namespace {
 
@@ -16,15 +18,6 @@ Bits load(const std::byte* at) {
   Bits bits;
   std::memcpy(&bits, at, sizeof bits);
   return bits;
-}
-
-double half_value(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1F;
-  const int mantissa = bits & 0x3FF;
-  const double magnitude = exponent == 0x1F ? (mantissa == 0 ? INFINITY : NAN)
-                           : exponent == 0  ? std::ldexp(mantissa, -24)
-                                            : std::ldexp(mantissa + 0x400, exponent - 25);
-  return bits & 0x8000 ? -magnitude : magnitude;
 }
 
 bool is_float(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64; }

@@ -40,6 +40,8 @@ Signature<kNumArguments> signature = {
                                                           "rope_sets", "angles",       "order",        "bias",      "q_norm",
                                                           "k_norm",    "q_scale",      "in_place",     "q_out",     "k_out"}};
 
+nb::handle outputs;  // the module ropepool._outputs, for good
+
 constexpr const char* kDoc =
     "rope_pool_fused_qkv(qkv, positions, slots, k_pool, v_pool, *, head_dim, num_qo_heads, num_kv_heads, rope_base=None, "
     "rope=None, rope_sets=None, angles='exact', order='blocks', bias=None, q_norm=None, k_norm=None, q_scale=1.0, "
@@ -122,15 +124,17 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
                               .q_norm = to_norm(given.optional(kQNorm), "q_norm", reader),
                               .k_norm = to_norm(given.optional(kKNorm), "k_norm", reader),
                               .q_scale = given[kQScale] ? to_double(given[kQScale], "q_scale") : 1.0};
-    if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) {
-      raise(with_order(with_angles(*refusal, given[kAngles]), given[kOrder]));
-    }
+    const auto raise_in_words = [&](const Error& error) {
+      raise(with_order(with_angles(error, given[kAngles]), given[kOrder]));
+    };
     nb::object q_out = nb::borrow(given.optional(kQOut)), k_out = nb::borrow(given.optional(kKOut));
+    if (args.in_place || !q_out || !k_out) {  // what is missing is made only for a call that goes through
+      if (auto refusal = contract::first_refusal(args, contract::Outputs::made_later)) raise_in_words(*refusal);
+    }
     const nb::handle qkv = given[kQkv];
-    const auto helper = [](const char* name) { return nb::module_::import_("ropepool._outputs").attr(name); };
     if (args.in_place) {
-      const nb::object views =
-          helper("views_of_qkv")(qkv, args.num_qo_heads, args.num_kv_heads, args.head_dim, args.order == QkvOrder::groups);
+      const nb::object views = outputs.attr("views_of_qkv")(qkv, args.num_qo_heads, args.num_kv_heads, args.head_dim,
+                                                            args.order == QkvOrder::groups);
       q_out = views[0];
       k_out = views[1];
       // A library whose slices are copies would hand back what was not turned.
@@ -144,8 +148,8 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
       }
     } else if (!q_out || !k_out) {
       const nb::object made =
-          helper("outputs_of_qkv")(qkv, args.qkv.shape[0], nb::make_tuple(args.num_qo_heads, args.num_kv_heads), args.head_dim,
-                                   to_string(args.qkv.dtype).c_str());
+          outputs.attr("outputs_of_qkv")(qkv, args.qkv.shape[0], nb::make_tuple(args.num_qo_heads, args.num_kv_heads),
+                                         args.head_dim, to_string(args.qkv.dtype).c_str());
       if (!q_out) args.q_out = reader.read(q_out = made[0], "q_out");
       if (!k_out) args.k_out = reader.read(k_out = made[1], "k_out");
     }
@@ -153,7 +157,7 @@ PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_positional, Py
       const WithoutGil without_gil;
       return ropepool::rope_pool_fused_qkv(args);
     }();
-    if (!done) raise(with_order(with_angles(done.error(), given[kAngles]), given[kOrder]));
+    if (!done) raise_in_words(done.error());
     return nb::steal(PyTuple_Pack(4, q_out.ptr(), k_out.ptr(), given[kKPool], given[kVPool]));
   });
 }
@@ -164,6 +168,7 @@ PyMethodDef method = {"rope_pool_fused_qkv", as_function(call), kFastCall, kDoc}
 
 void add_rope_pool_fused_qkv(nb::module_& module) {
   signature.intern();
+  outputs = nb::module_::import_("ropepool._outputs").release();
   add_function(module, method);
 }
 

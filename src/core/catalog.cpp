@@ -4,6 +4,8 @@
 #include <cctype>
 #include <string>
 
+#include "core/words.h"
+
 namespace ropepool {
 namespace {
 
@@ -25,8 +27,6 @@ std::string lower(std::string_view text) {
   }
   return result;
 }
-
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() <= 4 &&

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "core/half.h"
 #include "core/of_this_thread.h"
 
 namespace ropepool {
@@ -18,14 +18,6 @@ std::int64_t elements_of(const Tensor& tensor) {
   return count;
 }
 
-float to_float(std::uint16_t half) {
-  const int exponent = half >> 10 & 31, fraction = half & 1023;
-  const float sign = half & 0x8000 ? -1.0f : 1.0f;
-  if (exponent == 31) return sign * (fraction == 0 ? INFINITY : NAN);
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-}
-
 void copy_lanes(const void* from, DType dtype, std::int64_t count, float* to) {
   if (dtype == DType::f32) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
@@ -33,7 +25,8 @@ void copy_lanes(const void* from, DType dtype, std::int64_t count, float* to) {
   }
   const auto* lanes = static_cast<const std::uint16_t*>(from);
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = dtype == DType::bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(lanes[i]) << 16) : to_float(lanes[i]);
+    to[i] = dtype == DType::bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(lanes[i]) << 16)
+                                 : static_cast<float>(half_value(lanes[i]));
   }
 }
 

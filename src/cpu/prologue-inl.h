@@ -38,8 +38,9 @@ HWY_INLINE auto load_two_floats(D d, const float* from) {
 // What lanes x and y of each pair of a head are multiplied by: weight and scale, in the order of angles that are arranged for
 // halves, or of pairs.
 struct PairWeights {
-  CosSin of_x, of_y;  // cos and sin the same, so that arrange() serves weights too
-  bool any;           // else all are 1
+  alignas(64) float x[kMaxPairs];
+  alignas(64) float y[kMaxPairs];
+  bool any;  // else all are 1
 };
 
 // Of the pairs of `part`. Where each head has weights of its own, these are not among them.
@@ -52,10 +53,13 @@ HWY_INLINE void pair_weights(const HeadPrologue& prologue, const Part& part, Pai
     const std::int64_t pair = part.first + i;
     const std::int64_t x = part.offset + (kPairing == Pairing::neox ? pair : 2 * pair);
     const std::int64_t y = x + (kPairing == Pairing::neox ? part.half : 1);
-    weights.of_x.cos[i] = weights.of_x.sin[i] = shared ? scale * prologue.weight[x] : scale;
-    weights.of_y.cos[i] = weights.of_y.sin[i] = shared ? scale * prologue.weight[y] : scale;
+    weights.x[i] = shared ? scale * prologue.weight[x] : scale;
+    weights.y[i] = shared ? scale * prologue.weight[y] : scale;
   }
-  if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, weights.of_x, weights.of_y);
+  if (kPairing == Pairing::neox && Type::kEvenOdd) {
+    separate_even_odd(weights.x, part.count);
+    separate_even_odd(weights.y, part.count);
+  }
 }
 
 // cos and sin of a token with weights: a multiplication for each pair instead of one for each lane of every head. `angles` are
@@ -67,7 +71,7 @@ template <class Type, Pairing kPairing>
 HWY_INLINE void weigh(const CosSin& angles, const PairWeights& weights, std::int64_t count, WeightedAngles& result) {
   for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto c = hn::Load(d, angles.cos + i), s = hn::Load(d, angles.sin + i);
-    const auto x = hn::Load(d, weights.of_x.cos + i), y = hn::Load(d, weights.of_y.cos + i);
+    const auto x = hn::Load(d, weights.x + i), y = hn::Load(d, weights.y + i);
     hn::Store(hn::Mul(c, x), d, result.of_x.cos + i);
     hn::Store(hn::Mul(s, x), d, result.of_x.sin + i);
     hn::Store(hn::Mul(c, y), d, result.of_y.cos + i);

@@ -32,21 +32,9 @@ void run(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-template <class Type>
-void run_type(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
-  if (call.rope->pairing == Pairing::neox) return run<Type, Pairing::neox>(call, begin, end);
-  return run<Type, Pairing::interleaved>(call, begin, end);
-}
-
 void rerotate(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
-  switch (call.dtype) {
-    case DType::f32:
-      return run_type<F32>(call, begin, end);
-    case DType::f16:
-      return run_type<F16>(call, begin, end);
-    default:
-      return run_type<BF16>(call, begin, end);
-  }
+  with_types(call.dtype, call.rope->pairing,
+             [&](auto type, auto pairing) HWY_ATTR { run<decltype(type), decltype(pairing)::value>(call, begin, end); });
 }
 
 }  // namespace

@@ -69,22 +69,10 @@ HWY_INLINE void run_token(const RopePoolFusedCall& call, std::int64_t t, KvStep 
 // Calls run(type, pairing, stream_outputs) with what a call has of each, as types.
 template <class Run>
 HWY_INLINE void with_types(const RopePoolFusedCall& call, Run run) {
-  const auto with_pairing = [&](auto type) HWY_ATTR {
-    const auto with_streams = [&](auto pairing) HWY_ATTR {
-      if (call.stream_outputs) return run(type, pairing, std::true_type());
-      return run(type, pairing, std::false_type());
-    };
-    if (call.rope->pairing == Pairing::neox) return with_streams(std::integral_constant<Pairing, Pairing::neox>());
-    return with_streams(std::integral_constant<Pairing, Pairing::interleaved>());
-  };
-  switch (call.dtype) {
-    case DType::f32:
-      return with_pairing(F32());
-    case DType::f16:
-      return with_pairing(F16());
-    default:
-      return with_pairing(BF16());
-  }
+  with_types(call.dtype, call.rope->pairing, [&](auto type, auto pairing) HWY_ATTR {
+    if (call.stream_outputs) return run(type, pairing, std::true_type());
+    return run(type, pairing, std::false_type());
+  });
 }
 
 }  // namespace

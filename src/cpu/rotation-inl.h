@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/rope_tables.h"
 #include "cpu/angles-inl.h"
@@ -188,6 +189,23 @@ HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, F
       if (part.offset > 0) from.pass(to(h), h, 0, part.offset);
       if (behind < part.head_dim) from.pass(to(h), h, behind, part.head_dim);
     }
+  }
+}
+
+// Calls run(type, pairing) with the two as types.
+template <class Run>
+HWY_INLINE void with_types(DType dtype, Pairing pairing, Run run) {
+  const auto with_pairing = [&](auto type) HWY_ATTR {
+    if (pairing == Pairing::neox) return run(type, std::integral_constant<Pairing, Pairing::neox>());
+    return run(type, std::integral_constant<Pairing, Pairing::interleaved>());
+  };
+  switch (dtype) {
+    case DType::f32:
+      return with_pairing(F32());
+    case DType::f16:
+      return with_pairing(F16());
+    default:
+      return with_pairing(BF16());
   }
 }
 

@@ -25,9 +25,8 @@ std::optional<Error> refusal_at(const RerotateArgs& a, const Tensor& positions, 
                             {"positions", positions_word},
                             {"rope_sets", sets_word},
                             {"q", "k_pool"},
-                            {"num_qo_heads", "num_kv_heads"},
-                            {"v_pool", "k_pool"}};
-  const Op op{.name = "rerotate", .stand_ins = bit(q) | bit(k) | bit(v) | bit(v_pool), .words = words};
+                            {"num_qo_heads", "num_kv_heads"}};
+  const Op op{.stand_ins = bit(q) | bit(k) | bit(v) | bit(v_pool), .words = words};
   const Tensor& counted = a.slots.rank() == 1 ? a.slots : positions;
   const std::int64_t num_tokens = counted.shape[counted.rank() == 2 ? 1 : 0];
   const Device& device = a.k_pool.device;

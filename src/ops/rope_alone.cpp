@@ -12,8 +12,7 @@ namespace {
 
 const std::int64_t kNoSlot = -1;
 
-constexpr contract::Op::Word kWords[] = {
-    {"rope_pool_fused", "rope"}, {"q/k/v", "q/k"}, {"positions/slots", "positions"}, {"v", "k"}};
+constexpr contract::Op::Word kWords[] = {{"rope_pool_fused", "rope"}, {"q/k/v", "q/k"}, {"positions/slots", "positions"}};
 
 RopePoolFusedArgs args_of(const RopeArgs& a) {
   return {.q = a.q,
@@ -44,7 +43,7 @@ std::optional<Error> first_refusal(const RopeArgs& a, Outputs outputs) {
   const std::int64_t num_tokens = a.q.rank() == 3 ? a.q.shape[0] : a.positions.shape[a.positions.rank() == 2 ? 1 : 0];
   args.slots = constant_index(kNoSlot, num_tokens, a.q.device);
   args.k_pool = args.v_pool = stand_in(a.q.dtype, {0, a.num_kv_heads, a.head_dim}, a.q.device);
-  const Op op{.name = "rope", .stand_ins = bit(v) | bit(slots) | bit(k_pool) | bit(v_pool), .words = kWords};
+  const Op op{.stand_ins = bit(v) | bit(slots) | bit(k_pool) | bit(v_pool), .words = kWords};
   return first_refusal(args, outputs, op);
 }
 

@@ -24,6 +24,7 @@
 #include "core/rope_pool_fused_call.h"
 #include "core/rerotate_call.h"
 #include "core/rope_tables.h"
+#include "core/words.h"
 #include "core/write_kv_call.h"
 #include "ops/rope_pool_fused_diagnosis.h"
 
@@ -596,8 +597,6 @@ Error refusal_of(const Rule& rule, const Args& args, Finding finding) {
   return Error(rule.refusal, std::move(finding));
 }
 
-bool is_word(char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
 // `text` with each of `words`, where it stands alone, as the op says it.
 std::string in_words_of(const Op& op, std::string_view text) {
   std::string result;
@@ -625,7 +624,7 @@ bool speaks_of_stand_in(const Facts& facts, std::string_view text) {
     if (facts.stand_ins & (1u << i)) words.push_back({facts.arrays[i].name, ""});
   }
   if (facts.stand_ins & bit(k_pool)) words.insert(words.end(), {{"pool", ""}, {"pools", ""}});
-  return in_words_of(Op{.name = "", .stand_ins = 0, .words = words}, text) != text;
+  return in_words_of(Op{.stand_ins = 0, .words = words}, text) != text;
 }
 
 // A mend that speaks of none: the one found, else the first of the catalog's.

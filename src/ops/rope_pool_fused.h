@@ -28,7 +28,6 @@ enum Array : unsigned { q, k, v, positions, slots, k_pool, v_pool, q_out, k_out,
 // An op that has the contract of rope_pool_fused for the arrays it takes. It fills in the others so that no rule complains of
 // them; nobody looks at their memory, but for the values of positions and slots.
 struct Op {
-  std::string_view name;
   unsigned stand_ins;  // a bit for each Array that the caller did not give
   using Word = std::pair<std::string_view, std::string_view>;
   std::span<const Word> words;     // of the messages, and what stands in their place

@@ -135,8 +135,7 @@ RopePoolFusedArgs parts_of(const Args& a, const HeadOps& head_ops) {
 
 }  // namespace
 
-constexpr contract::Op::Word kWords[] = {
-    {"rope_pool_fused", "rope_pool_fused_qkv"}, {"q/k/v", "qkv"}, {"q", "qkv"}, {"k", "qkv"}, {"v", "qkv"}};
+constexpr contract::Op::Word kWords[] = {{"rope_pool_fused", "rope_pool_fused_qkv"}, {"q/k/v", "qkv"}, {"q", "qkv"}};
 
 namespace contract {
 
@@ -154,11 +153,8 @@ std::optional<Error> first_refusal(const RopePoolFusedQkvArgs& a, Outputs output
     args.q.shape = {a.qkv.shape[0], a.num_qo_heads, a.head_dim};
     args.k.shape = args.v.shape = {a.qkv.shape[0], a.num_kv_heads, a.head_dim};
   }
-  const Op op{.name = "rope_pool_fused_qkv",
-              .stand_ins = bit(k) | bit(v) | (a.in_place ? bit(k_out) : 0),
-              .words = kWords,
-              .packed = &a.qkv,
-              .in_place = a.in_place};
+  const Op op{
+      .stand_ins = bit(k) | bit(v) | (a.in_place ? bit(k_out) : 0), .words = kWords, .packed = &a.qkv, .in_place = a.in_place};
   if (auto refusal = first_refusal(args, outputs, op)) {
     if (refusal->refusal() != Refusal::overlap) return refusal;
     const std::string& written = refusal->argument();  // the diagnosis knows arrays one by one only

@@ -22,7 +22,7 @@ constexpr contract::Op::Word kWords[] = {{"rope_pool_fused", "write_kv"},
 
 std::optional<Error> first_refusal(const WriteKvArgs& a) {
   using namespace contract;
-  const Op op{.name = "write_kv", .stand_ins = bit(q) | bit(positions), .words = kWords, .turns = false};
+  const Op op{.stand_ins = bit(q) | bit(positions), .words = kWords, .turns = false};
   const std::int64_t num_tokens = a.k.rank() == 3 ? a.k.shape[0] : a.slots.shape[0];
   const RopePoolFusedArgs args{.q = stand_in(a.k.dtype, {num_tokens, a.num_kv_heads, a.head_dim}, a.k.device),
                                .k = a.k,

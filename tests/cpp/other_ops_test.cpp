@@ -307,7 +307,6 @@ TEST_F(OtherOps, PackedQkvGivesTheBitsOfItsParts) {
                 p.args.q_out = p.c.memory.make(dtype, a.q.shape);
                 p.args.k_out = p.c.memory.make(dtype, a.k.shape);
               }
-              const auto before = p.c.memory.copy();
               ASSERT_TRUE(done(rope_pool_fused_qkv(p.args)));
               ASSERT_TRUE(done(p.c.run()));
               std::int64_t differing = 0;
@@ -408,7 +407,6 @@ TEST_F(OtherOps, ValuesMayHaveOtherHeads) {
 // DeepSeek: the latent in front of a pool's row, the turned part of k behind it.
 TEST_F(OtherOps, LatentRowsAreViewsOfOnePool) {
   for (const std::int64_t tokens : {1, kSlow ? 9 : 200}) {
-    Memory memory;
     OpCase c({DType::bf16, tokens, 16, 1, 64, 3 * tokens}, 8);
     RopePoolFusedArgs& a = c.args;
     const Tensor pool = c.memory.make(DType::bf16, {3 * tokens, 1, 576});
