@@ -9,7 +9,7 @@ namespace ropepool {
 
 // From the first byte to past the last one; empty where the tensor has no element.
 struct ByteRange {
-  std::uint64_t begin = 0, end = 0;
+  std::uint64_t begin, end;
 };
 inline bool intersect(ByteRange a, ByteRange b) { return a.begin < b.end && b.begin < a.end; }
 
