@@ -76,9 +76,16 @@ int physical_cores() {
 
 const char* version() { return ROPEPOOL_VERSION; }
 
+const Error* environment_error() {
+  static const Error* const error = [] {
+    if (environment().error) return &*environment().error;
+    return cpu_kernels() ? nullptr : &cpu_kernels().error();
+  }();
+  return error;
+}
+
 Result<void> check_environment() {
-  if (environment().error) return *environment().error;
-  if (const auto& kernels = cpu_kernels(); !kernels) return kernels.error();
+  if (const Error* error = environment_error()) return *error;
   return {};
 }
 

@@ -18,6 +18,9 @@ inline constexpr int kMaxThreads = 1024;
 
 const Environment& environment();
 
+// What check_environment() says is wrong, found once; null where nothing is.
+const Error* environment_error();
+
 // Of those that this process may run on; where the system does not tell, its CPUs. At least 1.
 int physical_cores();
 

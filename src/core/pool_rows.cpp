@@ -16,9 +16,6 @@ struct PoolRows::Scratch {
 
 namespace {
 
-// Up to here a look at every later token is cheaper than a table.
-constexpr std::int64_t kFewTokens = 16;
-
 void drop_overwritten_few(std::int64_t* rows, std::int64_t num_tokens) {
   for (std::int64_t t = 0; t + 1 < num_tokens; ++t) {
     if (rows[t] >= 0 && std::find(rows + t + 1, rows + num_tokens, rows[t]) != rows + num_tokens) rows[t] = -1;
@@ -44,12 +41,15 @@ void drop_overwritten(std::int64_t* rows, std::int64_t num_tokens, std::vector<s
 
 }  // namespace
 
-PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots)
-    : scratch_(std::move(of_this_thread<std::unique_ptr<Scratch>>())) {
-  if (!scratch_) scratch_ = std::make_unique<Scratch>();
+PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots) : rows_(few_) {
   const std::int64_t num_tokens = slots.shape[0];
-  if (scratch_->rows.size() < static_cast<std::size_t>(num_tokens)) scratch_->rows.resize(static_cast<std::size_t>(num_tokens));
-  rows_ = scratch_->rows.data();
+  if (num_tokens > kFewTokens) {
+    scratch_ = std::move(of_this_thread<std::unique_ptr<Scratch>>());
+    if (!scratch_) scratch_ = std::make_unique<Scratch>();
+    auto& rows = scratch_->rows;
+    if (rows.size() < static_cast<std::size_t>(num_tokens)) rows.resize(static_cast<std::size_t>(num_tokens));
+    rows_ = rows.data();
+  }
 
   bool increasing = true;  // as a fresh pool gives them: no slot can be there twice
   std::int64_t last = -1;
@@ -69,6 +69,8 @@ PoolRows::PoolRows(const Tensor& slots, std::int64_t num_slots)
   }
 }
 
-PoolRows::~PoolRows() { of_this_thread<std::unique_ptr<Scratch>>() = std::move(scratch_); }
+PoolRows::~PoolRows() {
+  if (scratch_) of_this_thread<std::unique_ptr<Scratch>>() = std::move(scratch_);
+}
 
 }  // namespace ropepool

@@ -10,7 +10,8 @@ namespace ropepool {
 
 // Reads each slot once, so that slots which change under the call can't move a write: row[t] is slots[t], or -1 where that is
 // negative, at or past num_slots, or the slot of a later token too (the last token wins, however the work is split).
-// The memory is kept for the thread's next call; a call that runs inside another on the same thread gets its own.
+// The memory for more than a few tokens is kept for the thread's next call; a call that runs inside another on the same thread
+// gets its own.
 class PoolRows {
  public:
   // `slots` is [num_tokens], int32 or int64. Throws std::bad_alloc.
@@ -22,7 +23,9 @@ class PoolRows {
   const std::int64_t* data() const { return rows_; }
 
  private:
+  static constexpr std::int64_t kFewTokens = 16;  // up to here a look at every later token is cheaper than a table
   struct Scratch;
+  std::int64_t few_[kFewTokens];
   std::unique_ptr<Scratch> scratch_;
   std::int64_t* rows_;
 };

@@ -14,12 +14,7 @@
 namespace ropepool {
 namespace {
 
-struct Entry {
-  std::int64_t head_dim;
-  std::uint64_t base_bits;  // every bit counts: 10000.0 and 10000.5 are two ropes
-  std::shared_ptr<const RopeTables> rope;
-  bool is(std::int64_t d, std::uint64_t bits) const { return head_dim == d && base_bits == bits; }
-};
+using Entry = PlainRope::Kept;
 
 // More than the ropes of one process, and few enough to search; a caller with a new base at each call pushes out the oldest.
 constexpr std::size_t kMaxEntries = 64;
@@ -45,16 +40,11 @@ Cache& cache() {
 
 std::shared_ptr<const RopeTables> plain_rope(std::int64_t head_dim, double base) {
   const auto bits = std::bit_cast<std::uint64_t>(base);
-  auto& last = of_this_thread<Entry>();
-  if (last.rope && last.is(head_dim, bits)) return last.rope;
   {
     const std::lock_guard lock(cache().mutex);
     const auto& entries = cache().entries;
     const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.is(head_dim, bits); });
-    if (found != entries.end()) {
-      last = *found;
-      return last.rope;
-    }
+    if (found != entries.end()) return found->rope;
   }
   RopeForm form;
   form.base = base;
@@ -68,8 +58,15 @@ std::shared_ptr<const RopeTables> plain_rope(std::int64_t head_dim, double base)
     cache().entries.push_back(made);
     if (cache().entries.size() > kMaxEntries) cache().entries.pop_front();
   }
-  last = std::move(made);
-  return last.rope;
+  return made.rope;
 }
+
+// Taken out of the thread's hands while it is in use, so that a call inside this one can't let go of it.
+PlainRope::PlainRope(std::int64_t head_dim, double base) : kept_(std::move(of_this_thread<Kept>())) {
+  const auto bits = std::bit_cast<std::uint64_t>(base);
+  if (!kept_.rope || !kept_.is(head_dim, bits)) kept_ = {head_dim, bits, plain_rope(head_dim, base)};
+}
+
+PlainRope::~PlainRope() { of_this_thread<Kept>() = std::move(kept_); }
 
 }  // namespace ropepool

@@ -37,6 +37,28 @@ struct RopeTables {
 // std::bad_alloc.
 std::shared_ptr<const RopeTables> plain_rope(std::int64_t head_dim, double base);
 
+// The same for one call, from what the thread's last call had: without a lock, and without counting references, where threads
+// would wait for each other.
+class PlainRope {
+ public:
+  PlainRope(std::int64_t head_dim, double base);  // throws std::bad_alloc
+  ~PlainRope();
+  PlainRope(const PlainRope&) = delete;
+  PlainRope& operator=(const PlainRope&) = delete;
+
+  const RopeTables& tables() const { return *kept_.rope; }
+
+  struct Kept {
+    std::int64_t head_dim;
+    std::uint64_t base_bits;  // every bit counts: 10000.0 and 10000.5 are two ropes
+    std::shared_ptr<const RopeTables> rope;
+    bool is(std::int64_t d, std::uint64_t bits) const { return head_dim == d && base_bits == bits; }
+  };
+
+ private:
+  Kept kept_;
+};
+
 // The sets of a form that Rope::make takes: two of LongRoPE without a length, one of all others. Throws std::bad_alloc.
 std::vector<FrequencySet> frequency_sets(const RopeForm& form);
 

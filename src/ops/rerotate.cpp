@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <new>
-
-#include <ropepool/runtime.h>
+#include <optional>
 
 #include "core/devices.h"
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/float_modes.h"
 #include "core/rerotate_call.h"
 #include "core/rope_tables.h"
@@ -62,7 +62,7 @@ std::optional<Error> first_refusal(const RerotateArgs& a) {
 }  // namespace
 
 Result<void> rerotate(const RerotateArgs& args, Executor* executor) try {
-  if (auto environment = check_environment(); !environment) return environment.error();
+  if (const Error* error = environment_error()) return *error;
   if (auto refusal = first_refusal(args)) return std::move(*refusal);
   const std::int64_t num_tokens = args.slots.shape[0];
   if (num_tokens == 0) return {};
@@ -71,16 +71,17 @@ Result<void> rerotate(const RerotateArgs& args, Executor* executor) try {
   const PoolRows rows(args.slots, args.k_pool.shape[0]);
   // With no row to turn heads may be of any length, for which frequencies would fill the memory.
   if (std::all_of(rows.data(), rows.data() + num_tokens, [](std::int64_t row) { return row < 0; })) return {};
-  const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
+  std::optional<PlainRope> plain;
+  if (args.rope == nullptr) plain.emplace(args.head_dim, args.rope_base);
   const RerotateCall call{.dtype = args.k_pool.dtype,
                           .num_tokens = num_tokens,
                           .num_kv_heads = args.num_kv_heads,
                           .head_dim = args.head_dim,
-                          .k_pool = rows_of(args.k_pool),
+                          .k_pool = rows_of(args.k_pool, item_size_of(args.k_pool.dtype)),
                           .pool_rows = rows.data(),
                           .from = places_of(args.old_positions, args.old_sets),
                           .to = places_of(args.new_positions, args.new_sets),
-                          .rope = args.rope == nullptr ? plain.get() : &args.rope->tables(),
+                          .rope = plain ? &plain->tables() : &args.rope->tables(),
                           .angles = args.angles};
   const std::int64_t token_bytes = 2 * args.num_kv_heads * args.head_dim * item_size_of(call.dtype);
   run_tokens(cpu_kernels().value().rerotate, call, token_bytes, executor);

@@ -3,8 +3,7 @@
 
 #include <new>
 
-#include <ropepool/runtime.h>
-
+#include "core/environment.h"
 #include "ops/other_ops.h"
 
 namespace ropepool {
@@ -50,7 +49,7 @@ std::optional<Error> first_refusal(const RopeArgs& a, Outputs outputs) {
 }  // namespace contract
 
 Result<void> rope(const RopeArgs& args, Executor* executor) try {
-  if (auto environment = check_environment(); !environment) return environment.error();
+  if (const Error* error = environment_error()) return *error;
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
   return run(args_of(args), executor);
 } catch (const std::bad_alloc&) {

@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 
 #include <ropepool/catalog.h>
-#include <ropepool/runtime.h>
 
 #include "core/devices.h"
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/executor.h"
 #include "core/float_modes.h"
 #include "core/index_array.h"
@@ -168,6 +168,7 @@ struct Facts {
     if (in_place) arrays[q_out] = arrays[q];
   }
 
+  // With in_place q_out is called q.
   const char* name(unsigned i) const { return kArrays[in_place && i == q_out ? q : i].name; }
 };
 
@@ -794,11 +795,10 @@ Error with_angles(const Error& error, const std::string& word) {
 
 }  // namespace contract
 
-HeadRows rows_of(const Tensor& tensor) {
-  const std::int64_t item = item_size_of(tensor.dtype);
+HeadRows rows_of(const Tensor& tensor, std::int64_t item_size) {
   // An axis of one, and those of an empty array, may have any stride, a product with which could overflow, and is not used.
   const auto step = [&](int axis) {
-    const auto bytes = static_cast<std::uint64_t>(tensor.strides[axis]) * static_cast<std::uint64_t>(item);
+    const auto bytes = static_cast<std::uint64_t>(tensor.strides[axis]) * static_cast<std::uint64_t>(item_size);
     return tensor.shape[axis] > 1 ? static_cast<std::int64_t>(bytes) : 0;
   };
   return {static_cast<std::byte*>(tensor.data), step(0), step(1)};
@@ -833,33 +833,37 @@ bool can_stream_outputs(const RopePoolFusedCall& call) {
 bool streams_pool(std::int64_t num_tokens) { return num_tokens >= kStreamPoolTokens; }
 
 RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope) {
-  RopePoolFusedCall call{};
-  call.dtype = args.q.dtype;
-  call.num_tokens = args.q.shape[0];
-  call.num_qo_heads = args.num_qo_heads;
-  call.num_kv_heads = args.num_kv_heads;
-  call.head_dim = args.head_dim;
-  call.v_head_dim = args.v_head_dim.value_or(args.head_dim);
-  call.q = rows_of(args.q);
-  call.k = rows_of(args.k);
-  call.v = rows_of(args.v);
-  call.q_out = rows_of(args.q_out);
-  call.k_out = rows_of(args.k_out);
-  call.k_pool = rows_of(args.k_pool);
-  call.v_pool = rows_of(args.v_pool);
-  call.pool_rows = rows == nullptr ? nullptr : rows->data();
-  call.places = places_of(args.positions, args.rope_sets);
-  call.rope = &rope;
-  call.angles = args.angles;
-  const std::int64_t output_bytes =
-      call.num_tokens * (call.num_qo_heads + call.num_kv_heads) * call.head_dim * item_size(call.dtype);
+  const std::int64_t item = item_size_of(args.q.dtype);
+  RopePoolFusedCall call{.dtype = args.q.dtype,
+                         .num_tokens = args.q.shape[0],
+                         .num_qo_heads = args.num_qo_heads,
+                         .num_kv_heads = args.num_kv_heads,
+                         .head_dim = args.head_dim,
+                         .v_head_dim = args.v_head_dim.value_or(args.head_dim),
+                         .q = rows_of(args.q, item),
+                         .k = rows_of(args.k, item),
+                         .v = rows_of(args.v, item),
+                         .q_out = rows_of(args.q_out, item),
+                         .k_out = rows_of(args.k_out, item),
+                         .k_pool = rows_of(args.k_pool, item),
+                         .v_pool = rows_of(args.v_pool, item),
+                         .q_group_gap = 0,
+                         .q_out_group_gap = 0,
+                         .pool_rows = rows == nullptr ? nullptr : rows->data(),
+                         .places = places_of(args.positions, args.rope_sets),
+                         .rope = &rope,
+                         .angles = args.angles,
+                         .prologue = nullptr,
+                         .stream_outputs = false,
+                         .stream_pool = false};
+  const std::int64_t output_bytes = call.num_tokens * (call.num_qo_heads + call.num_kv_heads) * call.head_dim * item;
   call.stream_pool = rows != nullptr && streams_pool(call.num_tokens);
   call.stream_outputs = call.stream_pool && output_bytes >= kStreamOutputBytes && can_stream_outputs(call);
   return call;
 }
 
 Result<void> rope_pool_fused(const RopePoolFusedArgs& args, Executor* executor) try {
-  if (auto environment = check_environment(); !environment) return environment.error();
+  if (const Error* error = environment_error()) return *error;
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
   return run(args, executor);
 } catch (const std::bad_alloc&) {
@@ -898,8 +902,9 @@ Result<void> run_packed(const RopePoolFusedArgs& args, std::int64_t q_group_gap,
   // All that can fail comes before the first write.
   std::optional<PoolRows> rows;
   if (args.k_pool.given()) rows.emplace(args.slots, args.k_pool.shape[0]);
-  const auto plain = args.rope == nullptr ? plain_rope(args.head_dim, args.rope_base) : nullptr;
-  RopePoolFusedCall call = resolve(args, rows ? &*rows : nullptr, args.rope == nullptr ? *plain : args.rope->tables());
+  std::optional<PlainRope> plain;
+  if (args.rope == nullptr) plain.emplace(args.head_dim, args.rope_base);
+  RopePoolFusedCall call = resolve(args, rows ? &*rows : nullptr, plain ? plain->tables() : args.rope->tables());
   call.q_group_gap = q_group_gap;
   call.q_out_group_gap = q_out_group_gap;
   std::optional<PrologueOfCall> prologue;
@@ -910,7 +915,7 @@ Result<void> run_packed(const RopePoolFusedArgs& args, std::int64_t q_group_gap,
 
   const std::int64_t token_bytes =  // read and written
       ((2 * args.num_qo_heads + 3 * args.num_kv_heads) * args.head_dim + 2 * args.num_kv_heads * call.v_head_dim) *
-      item_size(args.q.dtype);
+      item_size_of(args.q.dtype);
   const Kernels& kernels = cpu_kernels().value();
   run_tokens(call.prologue == nullptr ? kernels.rope_pool_fused : kernels.rope_pool_fused_prologue, call, token_bytes,
              executor);

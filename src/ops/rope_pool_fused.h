@@ -68,7 +68,7 @@ namespace ropepool {
 
 // What the kernel is told of a call that the contract takes; it points into `rows` and `rope`. No rows: no pool.
 RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope);
-HeadRows rows_of(const Tensor& tensor);
+HeadRows rows_of(const Tensor& tensor, std::int64_t item_size);
 Places places_of(const Tensor& positions, const Tensor& sets);
 
 // Whether so many tokens are written past the caches.

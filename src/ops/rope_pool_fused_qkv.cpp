@@ -7,9 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <ropepool/runtime.h>
-
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "ops/other_ops.h"
 
 namespace ropepool {
@@ -194,7 +193,7 @@ static Result<void> run(const RopePoolFusedQkvArgs& a, Executor* executor) {
 }
 
 Result<void> rope_pool_fused_qkv(const RopePoolFusedQkvArgs& args, Executor* executor) try {
-  if (auto environment = check_environment(); !environment) return environment.error();
+  if (const Error* error = environment_error()) return *error;
   if (auto refusal = contract::first_refusal(args, contract::Outputs::required)) return std::move(*refusal);
   return run(args, executor);
 } catch (const std::bad_alloc&) {

@@ -3,10 +3,9 @@
 
 #include <new>
 
-#include <ropepool/runtime.h>
-
 #include "core/devices.h"
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/write_kv_call.h"
 #include "ops/rope_pool_fused.h"
 
@@ -44,7 +43,7 @@ std::optional<Error> first_refusal(const WriteKvArgs& a) {
 }  // namespace
 
 Result<void> write_kv(const WriteKvArgs& args, Executor* executor) try {
-  if (auto environment = check_environment(); !environment) return environment.error();
+  if (const Error* error = environment_error()) return *error;
   if (auto refusal = first_refusal(args)) return std::move(*refusal);
   const std::int64_t num_tokens = args.k.shape[0], item = item_size_of(args.k.dtype);
   if (num_tokens == 0) return {};
@@ -53,10 +52,10 @@ Result<void> write_kv(const WriteKvArgs& args, Executor* executor) try {
                          .num_kv_heads = args.num_kv_heads,
                          .k_head_bytes = args.head_dim * item,
                          .v_head_bytes = args.v_head_dim.value_or(args.head_dim) * item,
-                         .k = rows_of(args.k),
-                         .v = rows_of(args.v),
-                         .k_pool = rows_of(args.k_pool),
-                         .v_pool = rows_of(args.v_pool),
+                         .k = rows_of(args.k, item),
+                         .v = rows_of(args.v, item),
+                         .k_pool = rows_of(args.k_pool, item),
+                         .v_pool = rows_of(args.v_pool, item),
                          .pool_rows = rows.data(),
                          .stream_pool = streams_pool(num_tokens)};
   run_tokens(cpu_kernels().value().write_kv, call, 2 * call.num_kv_heads * (call.k_head_bytes + call.v_head_bytes), executor);
