@@ -188,28 +188,19 @@ int read_head_ops(const ropepool_head_ops& given, ropepool::HeadOps& ops) {
 
 int call(const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* positions, const DLTensor* slots,
          const DLTensor* k_pool, const DLTensor* v_pool, const DLTensor* q_out, const DLTensor* k_out, const Options& options) {
-  struct Argument {
-    const char* name;
-    const DLTensor* tensor;
-    bool may_be_null = false;  // as outputs, whose absence the contract judges
-  };
-  for (const auto& [name, tensor, may_be_null] :
-       {Argument{"q", q}, Argument{"k", k}, Argument{"v", v}, Argument{"positions", positions}, Argument{"slots", slots},
-        Argument{"k_pool", k_pool}, Argument{"v_pool", v_pool}, Argument{"q_out", q_out, true},
-        Argument{"k_out", k_out, true}}) {
-    if (const int number = check_array(name, tensor, may_be_null)) return number;
+  ropepool::RopePoolFusedArgs args;
+  if (const int number = read({{"q", q, args.q},
+                               {"k", k, args.k},
+                               {"v", v, args.v},
+                               {"positions", positions, args.positions},
+                               {"slots", slots, args.slots},
+                               {"k_pool", k_pool, args.k_pool},
+                               {"v_pool", v_pool, args.v_pool},
+                               {"q_out", q_out, args.q_out, true},  // whose absence the contract judges
+                               {"k_out", k_out, args.k_out, true}})) {
+    return number;
   }
   if (const int number = check_num_threads(options.num_threads)) return number;
-  ropepool::RopePoolFusedArgs args;
-  ropepool::from_dlpack(*q, args.q);
-  ropepool::from_dlpack(*k, args.k);
-  ropepool::from_dlpack(*v, args.v);
-  ropepool::from_dlpack(*positions, args.positions);
-  ropepool::from_dlpack(*slots, args.slots);
-  ropepool::from_dlpack(*k_pool, args.k_pool);
-  ropepool::from_dlpack(*v_pool, args.v_pool);
-  if (q_out != nullptr) ropepool::from_dlpack(*q_out, args.q_out);
-  if (k_out != nullptr) ropepool::from_dlpack(*k_out, args.k_out);
   args.head_dim = options.head_dim;
   args.num_qo_heads = options.num_qo_heads;
   args.num_kv_heads = options.num_kv_heads;
