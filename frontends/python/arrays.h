@@ -31,15 +31,15 @@ class ArrayReader {
   Tensor read(nb::handle array, const char* argument);
 
  private:
-  // What an array lent: NumPy's capsule, or a tensor of DLPack that must be given back.
+  // What keeps an array's memory: NumPy's array or capsule, or a tensor of DLPack that must be given back.
   struct Loan {
     ~Loan();
-    nb::object capsule;
+    nb::object kept;
     DLManagedTensor* tensor = nullptr;
     DLManagedTensorVersioned* versioned = nullptr;
   };
 
-  Tensor read_numpy(nb::handle array, const char* argument, Loan& loan);
+  Tensor read_numpy(nb::handle array, const char* argument, nb::object& capsule);
   Tensor read_dlpack(nb::handle array, nb::handle method, const char* argument, Loan& loan);
   DType numpy_dtype(nb::handle array, char kind, int item_size, bool swapped);
 
