@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "core/half.h"
@@ -18,16 +18,16 @@ std::int64_t elements_of(const Tensor& tensor) {
   return count;
 }
 
+// A NaN becomes the one without a payload, which bfloat16 lanes are rounded by: all ones, as of memory that was set to 0xFF,
+// would become 0.
 void copy_lanes(const void* from, DType dtype, std::int64_t count, float* to) {
-  if (dtype == DType::f32) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  const auto* lanes = static_cast<const std::uint16_t*>(from);
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = dtype == DType::bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(lanes[i]) << 16)
-                                 : static_cast<float>(half_value(lanes[i]));
-  }
+  const auto value = [&](std::int64_t i) {
+    if (dtype == DType::f32) return static_cast<const float*>(from)[i];
+    const std::uint16_t lane = static_cast<const std::uint16_t*>(from)[i];
+    return dtype == DType::bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(lane) << 16)
+                                : static_cast<float>(half_value(lane));
+  };
+  for (std::int64_t i = 0; i < count; ++i) to[i] = std::isnan(value(i)) ? std::numeric_limits<float>::quiet_NaN() : value(i);
 }
 
 // All elements in their order, axis by axis.

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "core/index_array.h"
 #include "core/rope_pool_fused_call.h"
@@ -172,7 +173,7 @@ inline const FrequencySet& set_of(const RopeTables& rope, const Places& places, 
   return rope.sets[static_cast<std::size_t>(std::clamp<std::int64_t>(set, 0, static_cast<std::int64_t>(rope.sets.size()) - 1))];
 }
 
-// A row of the caller's table: cos of all pairs, then sin.
+// A row of the caller's table: cos of all pairs, then sin. A NaN becomes the one without a payload, as round_two wants it.
 template <class Type>
 HWY_INLINE void table_row(const RopeTables& rope, std::int64_t position, std::int64_t first, std::int64_t count,
                           CosSin& result) {
@@ -180,8 +181,11 @@ HWY_INLINE void table_row(const RopeTables& rope, std::int64_t position, std::in
   const auto* cos = static_cast<const typename Type::Lane*>(rope.table.data) + row * rope.table.strides[0] + first;
   const auto* sin = cos + rope.num_pairs();
   for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t i) HWY_ATTR {
-    hn::Store(Type::load(d, cos + i), d, result.cos + i);
-    hn::Store(Type::load(d, sin + i), d, result.sin + i);
+    const auto plain = [d](auto x) HWY_ATTR {
+      return hn::IfThenElse(hn::IsNaN(x), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), x);
+    };
+    hn::Store(plain(Type::load(d, cos + i)), d, result.cos + i);
+    hn::Store(plain(Type::load(d, sin + i)), d, result.sin + i);
   });
 }
 

@@ -55,7 +55,8 @@ struct BF16 {
     const auto bits = hn::BitCast(d32, hn::LoadU(d16, from));
     return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, hn::And(bits, hn::Set(d32, 0xFFFF0000)))};
   }
-  // A NaN here comes of bfloat16 lanes or of the arithmetic itself, so its low bits are 0, and no carry makes it another value.
+  // A NaN here comes of bfloat16 lanes, of the arithmetic itself or of what was read without its payload, so its low bits are
+  // 0, and no carry makes it another value.
   template <class D>
   static HWY_INLINE auto round_two(D /*d*/, Two<D> value) {
     const hn::RebindToUnsigned<D> d32;

@@ -384,6 +384,27 @@ def test_nan_in_a_weight_bias_or_scale_stays_at_its_lane(dtype):
     assert infinite[:, 1, 3].all() and np.count_nonzero(infinite) == 2
 
 
+@pytest.mark.parametrize("of_the_data", [False, True])
+@pytest.mark.parametrize("pattern", ["ones", "ones but the sign", "one in the lowest bit"])
+@each_dtype
+def test_a_nan_stays_one_whatever_its_bits(dtype, pattern, of_the_data):
+    """Memory set to 0xFF is NaN of all ones: the carry of rounding it to bfloat16 would make it 0."""
+    weights = np.dtype(dtype if of_the_data else np.float32)
+    integer = np.dtype(f"i{weights.itemsize}").type
+    infinity = np.array(np.inf, weights).view(integer)
+    nan = {"ones": integer(-1), "ones but the sign": np.iinfo(integer).max, "one in the lowest bit": infinity + integer(1)}[
+        pattern
+    ]
+    call = with_biases(with_norms(call_for(Turn(rotary_dim=64), 2, 128, 3, 2, dtype), False, "head", weights), weights)
+    call["q_norm"].weight.view(integer)[1, 70] = nan
+    call["k_norm"].weight.view(integer)[0, 3] = nan  # in lanes that turn, so their partner's too
+    call["v_bias"].view(integer)[1, 3] = nan
+    q_rot, k_rot, k_pool, v_pool = run(call)
+    for array, lanes in ((q_rot, {(1, 70)}), (k_rot, {(0, 3), (0, 35)}), (v_pool[call["slots"]], {(1, 3)})):
+        token, head, lane = np.nonzero(np.isnan(array.astype(np.float32)))
+        assert len(token) == 2 * len(lanes) and set(zip(head.tolist(), lane.tolist(), strict=True)) == lanes
+
+
 # ---- Rounding
 
 

@@ -10,6 +10,7 @@ import rope_oracle
 import ropepool
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import FLOATS
 from ropepool import Rope
 
 BF16 = ml_dtypes.bfloat16
@@ -251,6 +252,17 @@ def test_a_table_is_read_as_it_is(head_dim, rotary_dim, pairing, table_dtype):
     x = heads_of(4, 2, head_dim, np.float32)
     cos, sin = np.split(rows, 2, axis=-1)
     rope_oracle.assert_turned(call(x, positions, rope), x, cos, sin, 0, pairing, angle_error=0)
+
+
+@pytest.mark.parametrize("table_dtype", [np.float32, np.float16, BF16])
+@pytest.mark.parametrize("pairing", ["neox", "interleaved"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nan_of_all_ones_in_a_table_is_nan_in_the_heads(dtype, pairing, table_dtype):
+    """A table whose memory was set to 0xFF: the carry of rounding it to bfloat16 would make it 0."""
+    table = np.zeros((4, 64), table_dtype)
+    table.view(np.uint8).reshape(4, -1)[2] = 0xFF
+    turned = call(heads_of(2, 2, 64, dtype), [0, 2], Rope(rotary_dim=64, cos_sin=table, pairing=pairing))
+    assert [bool(np.isnan(heads.astype(np.float32)).all()) for heads in turned] == [False, True]
 
 
 def test_a_table_lives_as_long_as_its_rope():
