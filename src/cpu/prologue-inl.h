@@ -80,36 +80,36 @@ HWY_INLINE void weigh(const CosSin& angles, const PairWeights& weights, std::int
   if (kPairing == Pairing::interleaved) arrange<Type, Pairing::interleaved>(count, result.of_x, result.of_y);
 }
 
-// Heads whose statistics are held at once.
-constexpr std::int64_t kHeadsAtOnce = 16;
-
+// Of heads of a token: that of head h stands at h % kHeads.
 struct Statistics {
-  alignas(64) float mean[kHeadsAtOnce];
-  alignas(64) float factor[kHeadsAtOnce];  // a lane becomes (lane - mean) * factor
+  static constexpr std::int64_t kHeads = 64;
+  alignas(64) float mean[kHeads] = {};
+  alignas(64) float factor[kHeads];  // a lane becomes (lane - mean) * factor
+
+  Statistics() { std::fill_n(factor, kHeads, 1.0f); }
 };
 
 // Where lanes come from: with bias and norm, not rounded, but for weights and scale, which angles have. Pointers are copies,
-// since the compiler must take every store of lanes for one into the prologue.
-template <class Type>
+// since the compiler must take every store of lanes for one into the prologue. kOnlyFactor: there is neither bias nor mean, nor
+// have heads weights of their own; a norm takes 0.9 times as long without asking.
+template <class Type, bool kOnlyFactor>
 struct Prepared {
   static constexpr bool kWeighted = true;
   Heads<Type> heads;
-  std::int64_t first, head_dim;
+  std::int64_t head_dim;
+  const float* factor;
   const float* bias;    // of head 0, or null
-  const float* mean;    // of head `first`, or null where nothing is subtracted
-  const float* factor;  // of head `first`, or null without a norm
+  const float* mean;    // or null where nothing is subtracted
   const float* weight;  // of head 0, where each has its own, or null
   const float* shared_weight;
   float scale;
 
-  Prepared(const HeadPrologue& prologue, Heads<Type> of, const Statistics& statistics, std::int64_t first_head,
-           std::int64_t lanes)
+  Prepared(const HeadPrologue& prologue, Heads<Type> of, const Statistics& statistics, std::int64_t lanes)
       : heads(of),
-        first(first_head),
         head_dim(lanes),
+        factor(statistics.factor),
         bias(prologue.bias),
         mean(prologue.norm == HeadPrologue::Norm::layer ? statistics.mean : nullptr),
-        factor(prologue.norm == HeadPrologue::Norm::none ? nullptr : statistics.factor),
         weight(prologue.weight_stride == 0 ? nullptr : prologue.weight),
         shared_weight(prologue.weight_stride == 0 ? prologue.weight : nullptr),
         scale(prologue.scale) {}
@@ -117,26 +117,27 @@ struct Prepared {
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t h, std::int64_t at) const {
     auto x = Type::load(d, heads[h] + at);
+    const auto by = hn::Set(d, factor[h % Statistics::kHeads]);
+    if constexpr (kOnlyFactor) return hn::Mul(x, by);
     if (bias != nullptr) x = hn::Add(x, hn::LoadU(d, bias + h * head_dim + at));
-    if (factor == nullptr) return x;
-    if (mean != nullptr) x = hn::Sub(x, hn::Set(d, mean[h - first]));
-    x = hn::Mul(x, hn::Set(d, factor[h - first]));
+    if (mean != nullptr) x = hn::Sub(x, hn::Set(d, mean[h % Statistics::kHeads]));
+    x = hn::Mul(x, by);
     if (weight != nullptr) x = hn::Mul(x, hn::LoadU(d, weight + h * head_dim + at));
     return x;
   }
   template <class D>
   HWY_INLINE auto load_two(D d, std::int64_t h, std::int64_t at) const {
     Two<D> x = Type::load_two(d, heads[h] + at);
+    const auto by = hn::Set(d, factor[h % Statistics::kHeads]);
+    if constexpr (kOnlyFactor) return Two<D>{hn::Mul(x.first, by), hn::Mul(x.second, by)};
     if (bias != nullptr) {
-      const Two<D> by = load_two_floats<Type>(d, bias + h * head_dim + at);
-      x = {hn::Add(x.first, by.first), hn::Add(x.second, by.second)};
+      const Two<D> plus = load_two_floats<Type>(d, bias + h * head_dim + at);
+      x = {hn::Add(x.first, plus.first), hn::Add(x.second, plus.second)};
     }
-    if (factor == nullptr) return x;
     if (mean != nullptr) {
-      const auto by = hn::Set(d, mean[h - first]);
-      x = {hn::Sub(x.first, by), hn::Sub(x.second, by)};
+      const auto less = hn::Set(d, mean[h % Statistics::kHeads]);
+      x = {hn::Sub(x.first, less), hn::Sub(x.second, less)};
     }
-    const auto by = hn::Set(d, factor[h - first]);
     x = {hn::Mul(x.first, by), hn::Mul(x.second, by)};
     if (weight != nullptr) {
       const Two<D> own = load_two_floats<Type>(d, weight + h * head_dim + at);
@@ -144,13 +145,20 @@ struct Prepared {
     }
     return x;
   }
-  // Lanes that do not turn have no angles that could have their weights.
   template <class To>
   HWY_INLINE void pass(To to, std::int64_t h, std::int64_t begin, std::int64_t end) const {
+    pass_lanes(*this, to, h, begin, end);
+  }
+
+ private:
+  // Lanes that do not turn have no angles that could have their weights. `from` is a copy, so that the caller's stays in
+  // registers.
+  template <class To>
+  static HWY_NOINLINE void pass_lanes(Prepared from, To to, std::int64_t h, std::int64_t begin, std::int64_t end) {
     for_lanes<kMaxFloats>(begin, end, [&](auto d, std::int64_t at) HWY_ATTR {
-      auto x = load(d, h, at);
-      if (shared_weight != nullptr) x = hn::Mul(x, hn::LoadU(d, shared_weight + at));
-      to.store(Type::lanes(d), Type::round(d, hn::Mul(x, hn::Set(d, scale))), at);
+      auto x = from.load(d, h, at);
+      if (from.shared_weight != nullptr) x = hn::Mul(x, hn::LoadU(d, from.shared_weight + at));
+      to.store(Type::lanes(d), Type::round(d, hn::Mul(x, hn::Set(d, from.scale))), at);
     });
   }
 };
@@ -159,6 +167,24 @@ template <class Type, class D>
 HWY_INLINE hn::Vec<D> biased(D d, const typename Type::Lane* head, const float* bias, std::int64_t at) {
   const auto x = Type::load(d, head + at);
   return bias == nullptr ? x : hn::Add(x, hn::LoadU(d, bias + at));
+}
+
+// Lanes of a head with their bias.
+template <class Type, class To, class D = hn::ScalableTag<float>>
+HWY_INLINE void store_biased(To to, const typename Type::Lane* head, const float* bias, std::int64_t count) {
+  std::int64_t done = 0;
+  if constexpr (Type::kInTwos) {
+    const D d;
+    const hn::Repartition<std::uint16_t, D> d16;
+    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
+    for (; done + 2 * n <= count; done += 2 * n) {
+      const Two<D> x = Type::load_two(d, head + done), by = load_two_floats<Type>(d, bias + done);
+      to.store(d16, Type::round_two(d, Two<D>{hn::Add(x.first, by.first), hn::Add(x.second, by.second)}), done);
+    }
+  }
+  for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
+    to.store(Type::lanes(d), Type::round(d, biased<Type>(d, head, bias, at)), at);
+  });
 }
 
 // ---- Sums over heads, which all targets add in one order, see docs/decisions/0008: those of lanes with the same lane % 32
@@ -182,14 +208,17 @@ HWY_INLINE void add_up(const typename Type::Lane* head, const float* bias, std::
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
     for (std::int64_t at = 0; at < Sums::kCount / 2; at += n) {
       auto even = hn::Load(d, sums.of + at), odd = hn::Load(d, sums.of + Sums::kCount / 2 + at);
-      for (std::int64_t i = 2 * at; i < whole; i += Sums::kCount) {
-        Two<D> x = Type::load_two(d, head + i);
-        if (bias != nullptr) {
-          const Two<D> by = load_two_floats<Type>(d, bias + i);
-          x = {hn::Add(x.first, by.first), hn::Add(x.second, by.second)};
-        }
+      const auto add = [&](Two<D> x) HWY_ATTR {
         even = term(d, x.first, even);
         odd = term(d, x.second, odd);
+      };
+      if (bias == nullptr) {
+        for (std::int64_t i = 2 * at; i < whole; i += Sums::kCount) add(Type::load_two(d, head + i));
+      } else {
+        for (std::int64_t i = 2 * at; i < whole; i += Sums::kCount) {
+          const Two<D> x = Type::load_two(d, head + i), by = load_two_floats<Type>(d, bias + i);
+          add({hn::Add(x.first, by.first), hn::Add(x.second, by.second)});
+        }
       }
       hn::Store(even, d, sums.of + at);
       hn::Store(odd, d, sums.of + Sums::kCount / 2 + at);
@@ -213,25 +242,31 @@ HWY_INLINE void add_up(const typename Type::Lane* head, const float* bias, std::
 
 // Neighbours first, then halves.
 template <class Type>
-HWY_INLINE float total_of(Sums& sums) {
+HWY_INLINE float total_of(const Sums& sums) {
   constexpr std::int64_t kHalf = Sums::kCount / 2;
-  if (kSumsApart<Type>) {
-    for_lanes<16>(0, kHalf, [&](auto d, std::int64_t i) HWY_ATTR {
-      hn::Store(hn::Add(hn::Load(d, sums.of + i), hn::Load(d, sums.of + kHalf + i)), d, sums.of + i);
-    });
+  alignas(64) float of[kHalf];
+  if constexpr (kSumsApart<Type>) {
+    const hn::CappedTag<float, kHalf> d;
+    for (std::int64_t i = 0; i < kHalf; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+      hn::Store(hn::Add(hn::Load(d, sums.of + i), hn::Load(d, sums.of + kHalf + i)), d, of + i);
+    }
   } else {
-    for (std::int64_t i = 0; i < kHalf; ++i) sums.of[i] = sums.of[2 * i] + sums.of[2 * i + 1];
+    for (std::int64_t i = 0; i < kHalf; ++i) of[i] = sums.of[2 * i] + sums.of[2 * i + 1];
   }
   const auto halve = [&](auto half) HWY_ATTR {
     constexpr std::int64_t kCount = decltype(half)::value;
-    for_lanes<kCount>(0, kCount, [&](auto d, std::int64_t i) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(d, sums.of + i), hn::LoadU(d, sums.of + kCount + i)), d, sums.of + i);
-    });
+    const hn::CappedTag<float, kCount> d;
+    for (std::int64_t i = 0; i < kCount; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+      hn::StoreU(hn::Add(hn::LoadU(d, of + i), hn::LoadU(d, of + kCount + i)), d, of + i);
+    }
   };
   halve(std::integral_constant<int, 8>());
   halve(std::integral_constant<int, 4>());
-  return (sums.of[0] + sums.of[2]) + (sums.of[1] + sums.of[3]);
+  return (of[0] + of[2]) + (of[1] + of[3]);
 }
+
+// Heads that are measured at once.
+constexpr std::int64_t kMeasured = 8;
 
 // Heads of which `gap` bytes more follow after each `group`.
 template <class Type>
@@ -245,67 +280,50 @@ struct GroupedHeads {
   }
 };
 
-// Mean and factor of heads `begin` to `end` each, or of all together. Not inlined: a copy in every form of its callers had the
-// kernel compile for minutes.
+// Mean and factor of heads `begin` to `end`, at most kMeasured, of each or of all together, which go to `to` and what follows.
+// Not inlined: a copy in every form of its callers had the kernel compile for minutes.
 template <class Type>
 HWY_NOINLINE void measure(const HeadPrologue& prologue, const GroupedHeads<Type>& heads, std::int64_t begin, std::int64_t end,
-                          std::int64_t head_dim, bool together, Statistics& statistics) {
-  const std::int64_t count = together ? 1 : end - begin;
+                          std::int64_t head_dim, bool together, Statistics& statistics, std::int64_t to) {
   const auto lanes = static_cast<float>(together ? (end - begin) * head_dim : head_dim);
-  const auto each = [&](auto term, float* totals) HWY_ATTR {
-    for (std::int64_t n = 0; n < count; ++n) {
-      Sums sums{};
-      for (std::int64_t h = together ? begin : begin + n; h < (together ? end : begin + n + 1); ++h) {
-        const float* bias = prologue.bias == nullptr ? nullptr : prologue.bias + h * head_dim;
-        add_up<Type>(
-            heads[h], bias, head_dim, [&](auto d, auto x, auto sum) HWY_ATTR { return term(d, n, x, sum); }, sums);
-      }
-      totals[n] = total_of<Type>(sums);
+  const float* biases = prologue.bias;
+  const auto each = [&](auto term_of, float* totals) HWY_ATTR {
+    Sums sums{};
+    for (std::int64_t h = begin; h < end; ++h) {
+      add_up<Type>(heads[h], biases == nullptr ? nullptr : biases + h * head_dim, head_dim, term_of(h - begin), sums);
+      if (together) continue;
+      totals[h - begin] = total_of<Type>(sums);
+      sums = Sums{};
+    }
+    if (together) totals[0] = total_of<Type>(sums);
+  };
+  float* mean = statistics.mean + to;
+  float* factor = statistics.factor + to;
+  const hn::CappedTag<float, kMeasured> d;
+  const auto of_heads = [&](float* values, auto f) HWY_ATTR {
+    for (std::int64_t n = 0; n < kMeasured; n += static_cast<std::int64_t>(hn::Lanes(d))) {
+      hn::StoreU(f(hn::LoadU(d, values + n)), d, values + n);
     }
   };
-  float squares[kHeadsAtOnce];
   if (prologue.norm == HeadPrologue::Norm::layer) {
-    each([](auto, std::int64_t, auto x, auto sum) HWY_ATTR { return hn::Add(sum, x); }, statistics.mean);
-    for (std::int64_t n = 0; n < count; ++n) statistics.mean[n] /= lanes;
+    each([](std::int64_t) HWY_ATTR { return [](auto, auto x, auto sum) HWY_ATTR { return hn::Add(sum, x); }; }, mean);
+    of_heads(mean, [&](auto sum) HWY_ATTR { return hn::Div(sum, hn::Set(d, lanes)); });
     each(
-        [&](auto d, std::int64_t n, auto x, auto sum) HWY_ATTR {
-          const auto centred = hn::Sub(x, hn::Set(d, statistics.mean[n]));
-          return hn::MulAdd(centred, centred, sum);
+        [&](std::int64_t n) HWY_ATTR {
+          return [m = mean[together ? 0 : n]](auto d_of_lanes, auto x, auto sum) HWY_ATTR {
+            const auto centred = hn::Sub(x, hn::Set(d_of_lanes, m));
+            return hn::MulAdd(centred, centred, sum);
+          };
         },
-        squares);
+        factor);
   } else {
-    each([](auto, std::int64_t, auto x, auto sum) HWY_ATTR { return hn::MulAdd(x, x, sum); }, squares);
+    each([](std::int64_t) HWY_ATTR { return [](auto, auto x, auto sum) HWY_ATTR { return hn::MulAdd(x, x, sum); }; }, factor);
   }
-  for_lanes<kMaxFloats>(0, count, [&](auto d, std::int64_t n) HWY_ATTR {
-    const auto mean_square = hn::Div(hn::LoadU(d, squares + n), hn::Set(d, lanes));
-    const auto shifted = hn::Add(mean_square, hn::Set(d, prologue.eps));
-    hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(shifted)), d, statistics.factor + n);
+  const float eps = prologue.eps;
+  of_heads(factor, [&](auto squares) HWY_ATTR {
+    const auto mean_square = hn::Div(squares, hn::Set(d, lanes));
+    return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Add(mean_square, hn::Set(d, eps))));
   });
-}
-
-// Heads `begin` to `end`, a few at once: turn_some(from, begin, end) gets them prepared.
-template <class Type, class TurnSome>
-HWY_INLINE void prepare(const HeadPrologue& prologue, const Statistics* of_all, Heads<Type> heads, std::int64_t head_dim,
-                        std::int64_t begin, std::int64_t end, TurnSome turn_some) {
-  Statistics own;
-  for (std::int64_t first = begin; first < end; first += kHeadsAtOnce) {
-    const std::int64_t last = std::min(end, first + kHeadsAtOnce);
-    if (of_all == nullptr && prologue.norm != HeadPrologue::Norm::none) {
-      measure<Type>(prologue, {heads, 1, 0}, first, last, head_dim, false, own);
-    }
-    turn_some(Prepared<Type>(prologue, heads, of_all != nullptr ? *of_all : own, first, head_dim), first, last);
-  }
-}
-
-// Of a norm over all heads of a token: what each of them has. After each `group` of heads `gap` bytes follow.
-template <class Type>
-HWY_INLINE const Statistics* measure_all(const HeadPrologue& prologue, Heads<Type> heads, std::int64_t num_heads,
-                                         std::int64_t group, std::int64_t gap, std::int64_t head_dim, Statistics& statistics) {
-  if (!prologue.over_all_heads) return nullptr;
-  measure<Type>(prologue, {heads, group, gap}, 0, num_heads, head_dim, true, statistics);
-  std::fill_n(statistics.mean, kHeadsAtOnce, statistics.mean[0]);
-  std::fill_n(statistics.factor, kHeadsAtOnce, statistics.factor[0]);
-  return &statistics;
 }
 
 }  // namespace

@@ -21,97 +21,140 @@ namespace ropepool {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Compiled once for keys and queries.
-template <class Type, Pairing kPairing, bool kStreamOutputs, class ToHead>
-HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& of_x, const CosSin& of_y, const Prepared<Type>& from,
-                                std::int64_t begin, std::int64_t end, ToHead to) {
+// Compiled once for keys and queries. Prepared is made here: handed over, it would be read by one wide load right after its
+// members were stored one by one, for which the CPU waits until they are in the cache.
+template <class Type, Pairing kPairing, bool kStreamOutputs, bool kOnlyFactor, class ToHead>
+HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& of_x, const CosSin& of_y, const HeadPrologue& prologue,
+                                const Statistics& statistics, std::int64_t head_dim, Heads<Type> heads, std::int64_t begin,
+                                std::int64_t end, ToHead to) {
+  const Prepared<Type, kOnlyFactor> from(prologue, heads, statistics, head_dim);
   turn<Type, kPairing, kStreamOutputs>(part, of_x, of_y, from, begin, end, to);
 }
 
-// A token's angles, for q's heads and for k's.
+// The way of a token's q or k to the rotation.
 template <class Type, Pairing kPairing>
-class TokenAngles {
+class Preparing {
  public:
-  explicit TokenAngles(const RopePoolFusedCall& call) : call_(call) {
-    const Part whole = part_of(*call.rope, call.head_dim, 0);
-    if (!whole.alone()) return;
-    pair_weights<Type, kPairing>(call.prologue->q, whole, q_.weights);
-    pair_weights<Type, kPairing>(call.prologue->k, whole, k_.weights);
+  Preparing(const RopePoolFusedCall& call, const HeadPrologue& prologue, std::int64_t num_heads)
+      : call_(call),
+        prologue_(prologue),
+        num_heads_(num_heads),
+        part_(part_of(*call.rope, call.head_dim, 0)),
+        only_factor_(prologue.bias == nullptr && prologue.norm != HeadPrologue::Norm::layer && prologue.weight_stride == 0) {
+    if (part_.alone()) pair_weights<Type, kPairing>(prologue_, part_, weights_);
   }
 
-  void of_token(std::int64_t t) {
+  // `angles` are those of all pairs, where part_.alone().
+  void of_token(std::int64_t t, const GroupedHeads<Type>& heads, const CosSin& angles) {
     token_ = t;
-    const Part whole = part_of(*call_.rope, call_.head_dim, 0);
-    if (!whole.alone()) return;
-    angles_at(call_, t, 0, whole.count, plain_);
-    if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(whole.count, plain_, plain_);
-    for (Weighing* each : {&q_, &k_}) {
-      if (each->weights.any || kPairing == Pairing::interleaved) {
-        weigh<Type, kPairing>(plain_, each->weights, whole.count, each->angles);
+    heads_ = heads;
+    measured_ = 0;
+    if (prologue_.over_all_heads) {
+      measure<Type>(prologue_, heads_, 0, num_heads_, call_.head_dim, true, statistics_, 0);
+      std::fill_n(statistics_.mean, Statistics::kHeads, statistics_.mean[0]);
+      std::fill_n(statistics_.factor, Statistics::kHeads, statistics_.factor[0]);
+    }
+    if (prologue_.norm == HeadPrologue::Norm::none || prologue_.over_all_heads) measured_ = num_heads_;
+    of_x_ = of_y_ = &angles;
+    if (part_.alone() && (weights_.any || kPairing == Pairing::interleaved)) weigh_angles(angles, part_.count);
+  }
+
+  // Turns heads `begin` to `end`, whose lanes are `heads`. What comes next is measured before, since the sums, the root and the
+  // division of a norm are a long wait, in which the CPU turns these.
+  template <bool kStreamOutputs, class ToHead>
+  void turn_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
+    while (begin < end) {
+      const std::int64_t until = std::min(end, begin + kMeasured);
+      while (measured_ < std::min(until + kMeasured, num_heads_)) {
+        const std::int64_t last = std::min(measured_ + kMeasured, num_heads_);
+        measure<Type>(prologue_, heads_, measured_, last, call_.head_dim, false, statistics_, measured_ % Statistics::kHeads);
+        measured_ = last;
       }
+      if (only_factor_) {
+        turn_parts<kStreamOutputs, true>(heads, begin, until, to);
+      } else {
+        turn_parts<kStreamOutputs, false>(heads, begin, until, to);
+      }
+      begin = until;
     }
   }
 
-  // Turns heads `begin` to `end` of q or k.
-  template <bool kStreamOutputs, class ToHead>
-  void turn_heads(bool is_q, const Prepared<Type>& from, std::int64_t begin, std::int64_t end, ToHead to) {
-    Weighing& mine = is_q ? q_ : k_;
+ private:
+  void weigh_angles(const CosSin& angles, std::int64_t count) {
+    weigh<Type, kPairing>(angles, weights_, count, weighted_);
+    of_x_ = &weighted_.of_x;
+    of_y_ = &weighted_.of_y;
+  }
+
+  template <bool kStreamOutputs, bool kOnlyFactor, class ToHead>
+  void turn_parts(Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
     for_parts(*call_.rope, call_.head_dim, [&](const Part& part) HWY_ATTR {
       if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
-        pair_weights<Type, kPairing>(is_q ? call_.prologue->q : call_.prologue->k, part, mine.weights);
-        angles_at(call_, token_, part.first, part.count, plain_);
-        if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, plain_, plain_);
-        weigh<Type, kPairing>(plain_, mine.weights, part.count, mine.angles);
+        CosSin angles;
+        pair_weights<Type, kPairing>(prologue_, part, weights_);
+        angles_at(call_, token_, part.first, part.count, angles);
+        if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, angles, angles);
+        weigh_angles(angles, part.count);
       }
-      const bool plain = part.alone() && kPairing == Pairing::neox && !mine.weights.any;
-      turn_prepared<Type, kPairing, kStreamOutputs>(part, plain ? plain_ : mine.angles.of_x, plain ? plain_ : mine.angles.of_y,
-                                                    from, begin, end, to);
+      turn_prepared<Type, kPairing, kStreamOutputs, kOnlyFactor>(part, *of_x_, *of_y_, prologue_, statistics_, call_.head_dim,
+                                                                 heads, begin, end, to);
     });
   }
 
- private:
-  struct Weighing {
-    PairWeights weights;
-    WeightedAngles angles;
-  };
   const RopePoolFusedCall& call_;
-  std::int64_t token_ = 0;
-  CosSin plain_;
-  Weighing q_, k_;
+  const HeadPrologue& prologue_;
+  const std::int64_t num_heads_;
+  const Part part_;
+  const bool only_factor_;
+  PairWeights weights_;
+  Statistics statistics_;
+  std::int64_t token_, measured_;
+  GroupedHeads<Type> heads_{{{}, 0}, 0, 0};
+  WeightedAngles weighted_;
+  const CosSin *of_x_, *of_y_;
 };
 
 template <class Type, Pairing kPairing, bool kStreamOutputs>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  TokenAngles<Type, kPairing> angles(call);
-  Statistics of_all_q, of_all_k;
   const Prologue& prologue = *call.prologue;
+  Preparing<Type, kPairing> queries(call, prologue.q, call.num_qo_heads), keys(call, prologue.k, call.num_kv_heads);
+  CosSin angles;
+  const Part part = part_of(*call.rope, call.head_dim, 0);
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-  // A call for each few heads costs more here than stores that come in bursts.
-  const bool gaps = call.q_group_gap != 0 || call.q_out_group_gap != 0;
-  const std::int64_t kv_step = gaps ? 1 : std::max<std::int64_t>(1, kHeadsAtOnce * call.num_kv_heads / call.num_qo_heads);
+  const bool v_in_lines = call.v_pool.aligned(kLine) && v_head_bytes % kLine == 0;
+  // Through the caches stores may come in bursts, and a call for each key/value head's few would cost more.
+  const bool spread = kStreamOutputs || call.q_group_gap != 0 || call.q_out_group_gap != 0;
+  const std::int64_t kv_step = spread ? 1 : call.num_kv_heads;
   for (std::int64_t t = begin; t < end; ++t) {
-    angles.of_token(t);
-    const auto turn_with = [&](bool is_q, const Statistics* of_all) HWY_ATTR {
-      return [&, is_q, of_all](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
-        prepare<Type>(is_q ? prologue.q : prologue.k, of_all, heads, call.head_dim, first, last,
-                      [&](const Prepared<Type>& from, std::int64_t h, std::int64_t h_end)
-                          HWY_ATTR { angles.template turn_heads<kStreamOutputs>(is_q, from, h, h_end, to); });
+    if (part.alone()) {
+      angles_at(call, t, 0, part.count, angles);
+      if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, angles, angles);
+    }
+    queries.of_token(t, {{call.q, t}, call.num_qo_heads / call.num_kv_heads, call.q_group_gap}, angles);
+    keys.of_token(t, {{call.k, t}, 1, 0}, angles);
+    // The next token's heads are fetched while these are on their way, else arithmetic and memory take their time one after
+    // the other: a norm of 4,096 tokens takes 0.85 times as long so. The plain kernel, which has less of it, would lose.
+    const auto turn_with = [&](Preparing<Type, kPairing>& way, std::int64_t row_stride) HWY_ATTR {
+      return [&, row_stride](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
+        if (kStreamOutputs) fetch(heads, first, last, call.head_dim, row_stride);
+        way.template turn_heads<kStreamOutputs>(heads, first, last, to);
       };
     };
-    const Heads<Type> q(call.q, t), k(call.k, t), v(call.v, t);
-    const Statistics* all_k = measure_all<Type>(prologue.k, k, call.num_kv_heads, 1, 0, call.head_dim, of_all_k);
-    const Statistics* all_q = measure_all<Type>(prologue.q, q, call.num_qo_heads, call.num_qo_heads / call.num_kv_heads,
-                                                call.q_group_gap, call.head_dim, of_all_q);
-    run_token<Type, kStreamOutputs>(call, t, kv_step, turn_with(false, all_k), turn_with(true, all_q),
+    const Heads<Type> v(call.v, t);
+    run_token<Type, kStreamOutputs>(call, t, kv_step, turn_with(keys, call.k.row_stride), turn_with(queries, call.q.row_stride),
                                     [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
+                                      if (kStreamOutputs) fetch(v, h, h + 1, call.v_head_dim, call.v.row_stride);
                                       if (prologue.v_bias == nullptr) {
                                         return copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads,
                                                                                        v_head_bytes);
                                       }
+                                      using Lane = typename Type::Lane;
                                       const float* bias = prologue.v_bias + h * call.v_head_dim;
-                                      for_lanes<kMaxFloats>(0, call.v_head_dim, [&](auto d, std::int64_t at) HWY_ATTR {
-                                        hn::StoreU(Type::round(d, biased<Type>(d, v[h], bias, at)), Type::lanes(d), to[h] + at);
-                                      });
+                                      if (decltype(past_caches)::value && v_in_lines) {
+                                        store_biased<Type>(To<Lane, true>{to[h]}, v[h], bias, call.v_head_dim);
+                                      } else {
+                                        store_biased<Type>(To<Lane, false>{to[h]}, v[h], bias, call.v_head_dim);
+                                      }
                                     });
   }
   if (kStreamOutputs || call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done

@@ -50,7 +50,7 @@ struct AsTheyStand {
 // that angles stay in registers.
 template <class Type, class From, class ToHead,
           class D = hn::ScalableTag<float>>  // a parameter, so that no unused Two<D> is compiled
-HWY_INLINE void rotate_halves(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
+HWY_INLINE void rotate_halves(const From& from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t half,
                               std::int64_t first, std::int64_t count, const CosSin& of_x, const CosSin& of_y, ToHead to) {
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in angles is that of load_two
@@ -95,8 +95,9 @@ HWY_INLINE void rotate_halves(From from, std::int64_t begin, std::int64_t end, s
 
 // The same where lanes 2i and 2i + 1 are a pair.
 template <class Type, class From, class ToHead, class D = hn::ScalableTag<float>>
-HWY_INLINE void rotate_neighbours(From from, std::int64_t begin, std::int64_t end, std::int64_t offset, std::int64_t first,
-                                  std::int64_t count, const CosSin& of_x, [[maybe_unused]] const CosSin& of_y, ToHead to) {
+HWY_INLINE void rotate_neighbours(const From& from, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                                  std::int64_t first, std::int64_t count, const CosSin& of_x,
+                                  [[maybe_unused]] const CosSin& of_y, ToHead to) {
   const std::int64_t start = offset + 2 * first;
 #if HWY_TARGET == HWY_SCALAR
   const hn::CappedTag<float, 1> d;
@@ -170,8 +171,8 @@ HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPar
 }
 
 template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
-HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, From from, std::int64_t begin, std::int64_t end,
-                     ToHead to) {
+HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, const From& from, std::int64_t begin,
+                     std::int64_t end, ToHead to) {
   // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
   // the other.
   constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
