@@ -77,7 +77,7 @@ int main(int argc, char** argv) try {
   std::vector<int> threads{1};
   double seconds = 1;
   std::string json_path, scenario;
-  bool calls = false;
+  bool calls = false, huge_pages = false;
   long count = 1;
   std::string known = "of llama-3-8b (and mistral-7b), smollm2-135m, qwen2.5-0.5b, gemma-2-9b, phi-2, or a shape as 32/8x128";
   app.add_option("--model", models, known)->delimiter(',')->capture_default_str();
@@ -89,6 +89,7 @@ int main(int argc, char** argv) try {
       ->check(CLI::Range(1L, (1L << 31) - 1));
   app.add_option("--order", orders, "of a call's slots: random, sorted, consecutive")->delimiter(',')->capture_default_str();
   app.add_option("--threads", threads, "for the op and the copies")->delimiter(',')->capture_default_str();
+  app.add_flag("--huge-pages", huge_pages, "lay the arrays on huge pages, where Linux has them to give");
   app.add_option("--seconds", seconds, "for each line")->capture_default_str();
   app.add_option("--json", json_path, "write all figures to this file");
   app.add_flag("--calls", calls, "the time of a call that has nothing to do, and nothing else");
@@ -125,8 +126,8 @@ int main(int argc, char** argv) try {
           for (const std::int64_t num_slots : slots) {
             for (const std::string& order : orders) {
               for (const std::int64_t num_tokens : tokens) {
-                const bench::Setting setting{shape_of(model), find(kDTypes, dtype), num_tokens,
-                                             num_slots,       find(kOrders, order), seconds};
+                const bench::Setting setting{
+                    shape_of(model), find(kDTypes, dtype), num_tokens, num_slots, find(kOrders, order), seconds, huge_pages};
                 if (const auto set = ropepool::set_num_threads(width); !set) throw std::runtime_error(set.error().message());
                 const auto tell = [&](double done) {
                   bench::show_progress(fmt::format("line {} of {}, {:.0f} %: {} {}, {} tokens", json["lines"].size() + 1, lines,

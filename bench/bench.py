@@ -48,10 +48,10 @@ def tell(text):
 # ---- Measuring
 
 
-def program(options, **lists):
+def program(options, *flags, **lists):
     """What the C++ program writes for all combinations of the lists."""
     output = options.out / "part.json"
-    flags = [f"--{name}={','.join(map(str, values))}" for name, values in lists.items()]
+    flags = [*flags, *(f"--{name}={','.join(map(str, values))}" for name, values in lists.items())]
     command = [options.program, *flags, f"--seconds={options.seconds}", f"--json={output}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(output.read_text(encoding="utf-8"))
@@ -77,9 +77,12 @@ def measure_growth(options):
     """By tokens and by slots, in a small model's shape so that 4 million slots fit into memory."""
     lists = {"model": ["smollm2-135m"], "dtypes": options.dtypes[:1], "order": ["random", "sorted", "consecutive"]}
     most_tokens, most_slots = (17, 22) if options.seconds >= SHORT_SECONDS else (15, 18)
-    tokens, slots = (2**n for n in range(12, most_tokens + 1)), (2**n for n in range(10, most_slots + 1, 2))
-    by_tokens = program(options, tokens=tokens, slots=[2**most_tokens], **lists)["lines"]
-    return {"tokens": by_tokens, "slots": program(options, tokens=[512], slots=slots, **lists)["lines"]}
+    by_tokens = program(options, tokens=[2**n for n in range(12, most_tokens + 1)], slots=[2**most_tokens], **lists)["lines"]
+    lists |= {"tokens": [512], "slots": [2**n for n in range(10, most_slots + 1, 2)]}
+    by_slots = program(options, **lists)["lines"]
+    for line in program(options, "--huge-pages", **lists | {"order": ["random"]})["lines"]:
+        by_slots.append(line | {"order": "random huge-page"})
+    return {"tokens": by_tokens, "slots": by_slots}
 
 
 def one_token():

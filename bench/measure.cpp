@@ -1,5 +1,8 @@
 #include "measure.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,12 +76,16 @@ Quartiles Line::share_of(const Variant& other) const {
   return {at_part(shares, 0.25), at_part(shares, 0.5), at_part(shares, 0.75)};
 }
 
-void Case::Free::operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{4096}); }
+void Case::Free::operator()(std::byte* memory) const { ::operator delete[](memory, alignment); }
 
-std::byte* Case::memory(std::int64_t bytes) {
+std::byte* Case::memory(std::int64_t bytes, bool huge_pages) {
   const auto size = static_cast<std::size_t>(bytes);
-  auto* memory = static_cast<std::byte*>(::operator new[](size, std::align_val_t{4096}));
-  memory_.emplace_back(memory);
+  const std::align_val_t alignment{huge_pages ? 1U << 21 : 4096U};
+  auto* memory = static_cast<std::byte*>(::operator new[](size, alignment));
+  memory_.emplace_back(memory, Free{alignment});
+#ifdef MADV_HUGEPAGE
+  if (huge_pages) madvise(memory, size, MADV_HUGEPAGE);
+#endif
   std::memset(memory, 0x3c, size);  // about 0.01 in every type, and every page is there
   return memory;
 }
@@ -87,17 +94,18 @@ Case::Case(const Setting& setting) : positions_(static_cast<std::size_t>(setting
   const auto [num_qo_heads, num_kv_heads, head_dim] = setting.shape;
   const std::int64_t item = ropepool::item_size(setting.dtype), n = setting.num_tokens;
   const std::int64_t q_row = num_qo_heads * head_dim * item, kv_row = num_kv_heads * head_dim * item;
+  const bool huge = setting.huge_pages;
   memory_.reserve(7);
   traffic = {n,
              q_row,
              kv_row,
-             memory(n * q_row),
-             memory(n * kv_row),
-             memory(n * kv_row),
-             memory(n * q_row),
-             memory(n * kv_row),
-             memory(setting.num_slots * kv_row),
-             memory(setting.num_slots * kv_row),
+             memory(n * q_row, huge),
+             memory(n * kv_row, huge),
+             memory(n * kv_row, huge),
+             memory(n * q_row, huge),
+             memory(n * kv_row, huge),
+             memory(setting.num_slots * kv_row, huge),
+             memory(setting.num_slots * kv_row, huge),
              nullptr};
   std::iota(positions_.begin(), positions_.end(), 1000);
   args.q = Tensor::contiguous(traffic.q, setting.dtype, {n, num_qo_heads, head_dim});

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct Setting {
   ropepool::DType dtype = ropepool::DType::bf16;
   std::int64_t num_tokens = 1, num_slots = 65536;  // at least num_tokens slots are used
   Order order = Order::random;
-  double seconds = 1;  // of rounds, after the first, which does not count; at least kLeastRounds rounds
+  double seconds = 1;       // of rounds, after the first, which does not count; at least kLeastRounds rounds
+  bool huge_pages = false;  // under all arrays, where the system has them to give
 };
 constexpr int kLeastRounds = 7;
 
@@ -75,9 +77,10 @@ class Case {
 
  private:
   struct Free {
+    std::align_val_t alignment;
     void operator()(std::byte* memory) const;
   };
-  std::byte* memory(std::int64_t bytes);
+  std::byte* memory(std::int64_t bytes, bool huge_pages);
 
   std::vector<std::unique_ptr<std::byte[], Free>> memory_;
   std::vector<std::int64_t> positions_;

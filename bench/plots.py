@@ -24,7 +24,7 @@ PEER_STYLES = {
     "onnxruntime": (GREEN, "^"),
     "openvino": (SKY, "X"),
 }
-ORDER_STYLES = {"random": (BLUE, "o"), "sorted": (ORANGE, "s"), "consecutive": (GREEN, "^")}
+ORDER_STYLES = {"random": (BLUE, "o"), "sorted": (ORANGE, "s"), "consecutive": (GREEN, "^"), "random huge-page": (BLACK, "*")}
 OTHERS = ((BLACK, "*"), (SKY, "X"), (GREY, "P"))
 
 
