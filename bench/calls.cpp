@@ -75,6 +75,23 @@ void llama(long count) {
   for (long i = 0; i < count; ++i) token.call();
 }
 
+// Biases of q, k and v, and norms of q and k.
+void head_ops(long count) {
+  OneToken token(kLlama);
+  const std::vector<float> ones(static_cast<std::size_t>(kLlama.num_qo_heads * kLlama.head_dim), 1.0f);
+  const auto of_heads = [&](std::int64_t heads) {
+    return Tensor::contiguous(ones.data(), DType::f32, {heads, kLlama.head_dim});
+  };
+  const ropepool::HeadNorm norm{.weight = Tensor::contiguous(ones.data(), DType::f32, {kLlama.head_dim}), .eps = 1e-6};
+  const ropepool::HeadOps ops{.q_bias = of_heads(kLlama.num_qo_heads),
+                              .k_bias = of_heads(kLlama.num_kv_heads),
+                              .v_bias = of_heads(kLlama.num_kv_heads),
+                              .q_norm = norm,
+                              .k_norm = norm};
+  token.data.args.head_ops = &ops;
+  for (long i = 0; i < count; ++i) token.call();
+}
+
 // As a caller meets it who looks at the text.
 void refused(long count) {
   OneToken token(kLlama);
@@ -86,7 +103,7 @@ void refused(long count) {
 }
 
 constexpr std::pair<const char*, void (*)(long)> kScenarios[] = {
-    {"one-head", one_head}, {"one-head-c", one_head_c}, {"llama-3-8b", llama}, {"refused", refused}};
+    {"one-head", one_head}, {"one-head-c", one_head_c}, {"llama-3-8b", llama}, {"head-ops", head_ops}, {"refused", refused}};
 
 }  // namespace
 

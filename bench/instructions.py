@@ -18,6 +18,7 @@ SCENARIOS = {
     "one-head": "C++, one head, one token",
     "one-head-c": "C, one head, one token",
     "llama-3-8b": "C++, one token of 32 and 8 heads of 128",
+    "head-ops": "C++, the same with biases and norms",
     "refused": "C++, a slot out of range, and its message",
 }
 TARGET = "AVX2"  # the best that valgrind knows

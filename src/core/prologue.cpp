@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -19,15 +18,24 @@ std::int64_t elements_of(const Tensor& tensor) {
 }
 
 // A NaN becomes the one without a payload, which bfloat16 lanes are rounded by: all ones, as of memory that was set to 0xFF,
-// would become 0.
+// would become 0. Told by its bits, so that the loop is of vectors.
 void copy_lanes(const void* from, DType dtype, std::int64_t count, float* to) {
-  const auto value = [&](std::int64_t i) {
-    if (dtype == DType::f32) return static_cast<const float*>(from)[i];
-    const std::uint16_t lane = static_cast<const std::uint16_t*>(from)[i];
-    return dtype == DType::bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(lane) << 16)
-                                : static_cast<float>(half_value(lane));
+  const auto copy = [&](auto bits_at) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t bits = bits_at(i);
+      to[i] = std::bit_cast<float>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC00000 : bits);
+    }
   };
-  for (std::int64_t i = 0; i < count; ++i) to[i] = std::isnan(value(i)) ? std::numeric_limits<float>::quiet_NaN() : value(i);
+  const auto* words = static_cast<const std::uint32_t*>(from);
+  const auto* lanes = static_cast<const std::uint16_t*>(from);
+  switch (dtype) {
+    case DType::f32:
+      return copy([words](std::int64_t i) { return words[i]; });
+    case DType::bf16:
+      return copy([lanes](std::int64_t i) { return static_cast<std::uint32_t>(lanes[i]) << 16; });
+    default:
+      return copy([lanes](std::int64_t i) { return std::bit_cast<std::uint32_t>(static_cast<float>(half_value(lanes[i]))); });
+  }
 }
 
 // All elements in their order, axis by axis.

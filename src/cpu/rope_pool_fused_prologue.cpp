@@ -44,6 +44,9 @@ class Preparing {
     if (part_.alone()) pair_weights<Type, kPairing>(prologue_, part_, weights_);
   }
 
+  // Heads for which there are statistics beside those that are measured before them. Where each call computes angles, more.
+  std::int64_t at_once() const { return part_.alone() ? kMeasured : Statistics::kHeads - 2 * kMeasured; }
+
   // `angles` are those of all pairs, where part_.alone().
   void of_token(std::int64_t t, const GroupedHeads<Type>& heads, const CosSin& angles) {
     token_ = t;
@@ -64,7 +67,7 @@ class Preparing {
   template <bool kStreamOutputs, class ToHead>
   void turn_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
     while (begin < end) {
-      const std::int64_t until = std::min(end, begin + kMeasured);
+      const std::int64_t until = measured_ == num_heads_ ? end : std::min(end, begin + at_once());
       while (measured_ < std::min(until + kMeasured, num_heads_)) {
         const std::int64_t last = std::min(measured_ + kMeasured, num_heads_);
         measure<Type>(prologue_, heads_, measured_, last, call_.head_dim, false, statistics_, measured_ % Statistics::kHeads);
@@ -122,8 +125,9 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   const Part part = part_of(*call.rope, call.head_dim, 0);
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
   const bool v_in_lines = call.v_pool.aligned(kLine) && v_head_bytes % kLine == 0;
-  // Through the caches stores may come in bursts, and a call for each key/value head's few would cost more.
-  const bool spread = kStreamOutputs || call.q_group_gap != 0 || call.q_out_group_gap != 0;
+  // Through the caches stores may come in bursts, and a call for each key/value head's few would cost more; so it does where
+  // each computes angles.
+  const bool spread = (kStreamOutputs && part.alone()) || call.q_group_gap != 0 || call.q_out_group_gap != 0;
   const std::int64_t kv_step = spread ? 1 : call.num_kv_heads;
   for (std::int64_t t = begin; t < end; ++t) {
     if (part.alone()) {

@@ -96,10 +96,10 @@ inline ByteRange nested_bytes(const Tensor& tensor) {
   }
   std::int64_t span = 1;  // elements
   for (int axis = tensor.rank() - 1; axis >= 0; --axis) {
-    const std::int64_t steps = tensor.shape[axis] - 1, stride = tensor.strides[axis];
-    if (steps == 0) continue;
+    const std::int64_t length = tensor.shape[axis], stride = tensor.strides[axis];
+    if (length == 1) continue;
     std::int64_t reach = 0;
-    if (steps < 0 || stride < span || __builtin_mul_overflow(steps, stride, &reach) ||
+    if (length < 1 || stride < span || __builtin_mul_overflow(length - 1, stride, &reach) ||
         __builtin_add_overflow(span, reach, &span)) {
       return {};
     }
