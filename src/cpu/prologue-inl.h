@@ -91,7 +91,7 @@ struct Statistics {
 
 // Where lanes come from: with bias and norm, not rounded, but for weights and scale, which angles have. Pointers are copies,
 // since the compiler must take every store of lanes for one into the prologue. kOnlyFactor: there is neither bias nor mean, nor
-// have heads weights of their own; a norm takes 0.9 times as long without asking.
+// have heads weights of their own; in the caches a scale takes 0.86 and a norm 0.93 times as long without asking.
 template <class Type, bool kOnlyFactor>
 struct Prepared {
   static constexpr bool kWeighted = true;
@@ -280,7 +280,8 @@ struct GroupedHeads {
   }
 };
 
-// Mean and factor of heads `begin` to `end`, at most kMeasured, of each or of all together, which go to `to` and what follows.
+// Mean and factor of each of heads `begin` to `end`, at most kMeasured, or of any number together, which go to `to` and what
+// follows.
 // Not inlined: a copy in every form of its callers had the kernel compile for minutes.
 template <class Type>
 HWY_NOINLINE void measure(const HeadPrologue& prologue, const GroupedHeads<Type>& heads, std::int64_t begin, std::int64_t end,

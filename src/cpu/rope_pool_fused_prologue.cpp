@@ -31,6 +31,13 @@ HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& of_x, const CosS
   turn<Type, kPairing, kStreamOutputs>(part, of_x, of_y, from, begin, end, to);
 }
 
+// In the order of weights.
+template <class Type, Pairing kPairing>
+void angles_to_weigh(const RopePoolFusedCall& call, std::int64_t t, const Part& part, CosSin& angles) {
+  angles_at(call, t, part.first, part.count, angles);
+  if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, angles, angles);
+}
+
 // The way of a token's q or k to the rotation.
 template <class Type, Pairing kPairing>
 class Preparing {
@@ -95,8 +102,7 @@ class Preparing {
       if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
         CosSin angles;
         pair_weights<Type, kPairing>(prologue_, part, weights_);
-        angles_at(call_, token_, part.first, part.count, angles);
-        if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, angles, angles);
+        angles_to_weigh<Type, kPairing>(call_, token_, part, angles);
         weigh_angles(angles, part.count);
       }
       turn_prepared<Type, kPairing, kStreamOutputs, kOnlyFactor>(part, *of_x_, *of_y_, prologue_, statistics_, call_.head_dim,
@@ -130,10 +136,7 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   const bool spread = (kStreamOutputs && part.alone()) || call.q_group_gap != 0 || call.q_out_group_gap != 0;
   const std::int64_t kv_step = spread ? 1 : call.num_kv_heads;
   for (std::int64_t t = begin; t < end; ++t) {
-    if (part.alone()) {
-      angles_at(call, t, 0, part.count, angles);
-      if (kPairing == Pairing::neox) arrange<Type, Pairing::neox>(part.count, angles, angles);
-    }
+    if (part.alone()) angles_to_weigh<Type, kPairing>(call, t, part, angles);
     queries.of_token(t, {{call.q, t}, call.num_qo_heads / call.num_kv_heads, call.q_group_gap}, angles);
     keys.of_token(t, {{call.k, t}, 1, 0}, angles);
     // The next token's heads are fetched while these are on their way, else arithmetic and memory take their time one after
