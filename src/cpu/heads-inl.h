@@ -87,6 +87,15 @@ struct To {
       hn::StoreU(lanes, d, head + at);
     }
   }
+  template <class D>
+  HWY_INLINE void store(D d, const Two<D>& lanes, std::int64_t at) const {
+    store(d, lanes.first, at);
+    store(d, lanes.second, at + static_cast<std::int64_t>(hn::Lanes(d)));
+  }
+  template <class Store>
+  HWY_INLINE void each(Store store) const {
+    store(*this);
+  }
   // Lanes `begin` to `end` as they are; nothing where the head is turned in place.
   HWY_INLINE void copy_lanes(const Lane* from, std::int64_t begin, std::int64_t end) const {
     if (from == head) return;
@@ -97,6 +106,11 @@ struct To {
 template <class Lane, bool kPastCaches>
 struct ToBoth {
   To<Lane, kPastCaches> first, second;
+  template <class Store>
+  HWY_INLINE void each(Store store) const {  // one after the other, for the order of memory
+    store(first);
+    store(second);
+  }
   template <class D>
   HWY_INLINE void store(D d, hn::Vec<D> lanes, std::int64_t at) const {
     first.store(d, lanes, at);

@@ -18,8 +18,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A vector of narrow lanes as two of float32: even and odd lanes, or the lower and the upper half. The scalar target has no
-// pairs of lanes, and SVE's vectors can't be members.
+// Two vectors of float32, of as many lanes as two of them have: even and odd ones, or the lower and the upper half. The scalar
+// target has no pairs of lanes, and SVE's vectors can't be members.
 constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {
@@ -28,7 +28,19 @@ struct Two {
 
 struct F32 {
   using Lane = float;
-  static constexpr bool kInTwos = false, kEvenOdd = false;
+  static constexpr bool kInTwos = kHaveTwos, kEvenOdd = false;
+  template <class D>
+  static HWY_INLINE Two<D> load_two(D d, const Lane* from) {
+    return {hn::LoadU(d, from), hn::LoadU(d, from + hn::Lanes(d))};
+  }
+  template <class D>
+  static HWY_INLINE D lanes_of_two(D d) {
+    return d;
+  }
+  template <class D>
+  static HWY_INLINE Two<D> round_two(D /*d*/, Two<D> value) {
+    return value;
+  }
   template <class D>
   static hn::Vec<D> load(D d, const Lane* from) {
     return hn::LoadU(d, from);
@@ -54,6 +66,10 @@ struct BF16 {
     const hn::Repartition<std::uint16_t, D> d16;
     const auto bits = hn::BitCast(d32, hn::LoadU(d16, from));
     return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, hn::And(bits, hn::Set(d32, 0xFFFF0000)))};
+  }
+  template <class D>
+  static HWY_INLINE hn::Repartition<std::uint16_t, D> lanes_of_two(D /*d*/) {
+    return {};
   }
   // A NaN here comes of bfloat16 lanes, of the arithmetic itself or of what was read without its payload, so its low bits are
   // 0, and no carry makes it another value.
@@ -112,6 +128,10 @@ struct F16 {
     const auto lanes = hn::LoadU(d16, from);
     return {hn::PromoteTo(d, hn::BitCast(df16, hn::LowerHalf(dh, lanes))),
             hn::PromoteTo(d, hn::BitCast(df16, hn::UpperHalf(dh, lanes)))};
+  }
+  template <class D>
+  static HWY_INLINE hn::Repartition<std::uint16_t, D> lanes_of_two(D /*d*/) {
+    return {};
   }
   template <class D>
   static HWY_INLINE auto round_two(D /*d*/, Two<D> value) {

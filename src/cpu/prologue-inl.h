@@ -175,11 +175,11 @@ HWY_INLINE void store_biased(To to, const typename Type::Lane* head, const float
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {
     const D d;
-    const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
     for (; done + 2 * n <= count; done += 2 * n) {
       const Two<D> x = Type::load_two(d, head + done), by = load_two_floats<Type>(d, bias + done);
-      to.store(d16, Type::round_two(d, Two<D>{hn::Add(x.first, by.first), hn::Add(x.second, by.second)}), done);
+      to.store(Type::lanes_of_two(d), Type::round_two(d, Two<D>{hn::Add(x.first, by.first), hn::Add(x.second, by.second)}),
+               done);
     }
   }
   for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {

@@ -55,27 +55,43 @@ HWY_INLINE void rotate_halves(const From& from, std::int64_t begin, std::int64_t
   std::int64_t done = 0;
   if constexpr (Type::kInTwos) {  // whole pairs of vectors, whose order in angles is that of load_two
     const D d;
-    const hn::Repartition<std::uint16_t, D> d16;
-    const auto n = static_cast<std::int64_t>(hn::Lanes(d));
-    for (; done + 2 * n <= count; done += 2 * n) {
-      const Two<D> c_x{hn::Load(d, of_x.cos + done), hn::Load(d, of_x.cos + done + n)};
-      const Two<D> s_x{hn::Load(d, of_x.sin + done), hn::Load(d, of_x.sin + done + n)};
-      Two<D> c_y = c_x, s_y = s_x;
-      if constexpr (From::kWeighted) {
-        c_y = {hn::Load(d, of_y.cos + done), hn::Load(d, of_y.cos + done + n)};
-        s_y = {hn::Load(d, of_y.sin + done), hn::Load(d, of_y.sin + done + n)};
+    const auto wide = 2 * static_cast<std::int64_t>(hn::Lanes(d));
+    const auto load_angles = [&](const float* angles, std::int64_t at) HWY_ATTR {
+      return Two<D>{hn::Load(d, angles + at), hn::Load(d, angles + at + wide / 2)};
+    };
+    // Of a head of 128 in 16 bits two steps are all lines, which are stored in the order of memory.
+    const auto turn_wide = [&](auto steps) HWY_ATTR __attribute__((always_inline)) {
+      constexpr std::int64_t kSteps = decltype(steps)::value;
+      Two<D> c_x[kSteps], s_x[kSteps], c_y[kSteps], s_y[kSteps];
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        const std::int64_t at = done + step * wide;
+        c_x[step] = c_y[step] = load_angles(of_x.cos, at);
+        s_x[step] = s_y[step] = load_angles(of_x.sin, at);
+        if constexpr (From::kWeighted) {
+          c_y[step] = load_angles(of_y.cos, at);
+          s_y[step] = load_angles(of_y.sin, at);
+        }
       }
       const std::int64_t i = offset + first + done, j = half + i;
       for (std::int64_t h = begin; h < end; ++h) {
-        const Two<D> x = from.load_two(d, h, i), y = from.load_two(d, h, j);
-        const Two<D> low{hn::NegMulAdd(y.first, s_y.first, hn::Mul(x.first, c_x.first)),
-                         hn::NegMulAdd(y.second, s_y.second, hn::Mul(x.second, c_x.second))};
-        const Two<D> high{hn::MulAdd(x.first, s_x.first, hn::Mul(y.first, c_y.first)),
-                          hn::MulAdd(x.second, s_x.second, hn::Mul(y.second, c_y.second))};
-        to(h).store(d16, Type::round_two(d, low), i);
-        to(h).store(d16, Type::round_two(d, high), j);
+        decltype(Type::round_two(d, Two<D>())) low[kSteps], high[kSteps];
+        for (std::int64_t step = 0; step < kSteps; ++step) {
+          const Two<D> x = from.load_two(d, h, i + step * wide), y = from.load_two(d, h, j + step * wide);
+          low[step] =
+              Type::round_two(d, Two<D>{hn::NegMulAdd(y.first, s_y[step].first, hn::Mul(x.first, c_x[step].first)),
+                                        hn::NegMulAdd(y.second, s_y[step].second, hn::Mul(x.second, c_x[step].second))});
+          high[step] = Type::round_two(d, Two<D>{hn::MulAdd(x.first, s_x[step].first, hn::Mul(y.first, c_y[step].first)),
+                                                 hn::MulAdd(x.second, s_x[step].second, hn::Mul(y.second, c_y[step].second))});
+        }
+        to(h).each([&](auto head) HWY_ATTR __attribute__((always_inline)) {
+          for (std::int64_t step = 0; step < kSteps; ++step) head.store(Type::lanes_of_two(d), low[step], i + step * wide);
+          for (std::int64_t step = 0; step < kSteps; ++step) head.store(Type::lanes_of_two(d), high[step], j + step * wide);
+        });
       }
-    }
+      done += kSteps * wide;
+    };
+    while (done + 2 * wide <= count) turn_wide(std::integral_constant<std::int64_t, 2>());
+    while (done + wide <= count) turn_wide(std::integral_constant<std::int64_t, 1>());
   }
   for_lanes<kMaxFloats>(done, count, [&](auto d, std::int64_t at) HWY_ATTR {
     const auto c_x = hn::Load(d, of_x.cos + at), s_x = hn::Load(d, of_x.sin + at);
@@ -114,7 +130,6 @@ HWY_INLINE void rotate_neighbours(const From& from, std::int64_t begin, std::int
   std::int64_t done = 0;  // pairs
   if constexpr (Type::kEvenOdd) {
     const D d;
-    const hn::Repartition<std::uint16_t, D> d16;
     const auto n = static_cast<std::int64_t>(hn::Lanes(d));
     for (; done + n <= count; done += n) {
       const auto c_x = hn::Load(d, of_x.cos + done), s_x = hn::Load(d, of_x.sin + done);
@@ -128,7 +143,7 @@ HWY_INLINE void rotate_neighbours(const From& from, std::int64_t begin, std::int
         const Two<D> pair = from.load_two(d, h, at);
         const Two<D> turned{hn::NegMulAdd(pair.second, s_y, hn::Mul(pair.first, c_x)),
                             hn::MulAdd(pair.first, s_x, hn::Mul(pair.second, c_y))};
-        to(h).store(d16, Type::round_two(d, turned), at);
+        to(h).store(Type::lanes_of_two(d), Type::round_two(d, turned), at);
       }
     }
   }
@@ -173,10 +188,11 @@ HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPar
 template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
 HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, const From& from, std::int64_t begin,
                      std::int64_t end, ToHead to) {
-  // Past the caches a line must be written at once, else a call takes three times as long: shorter vectors take a head after
-  // the other.
-  constexpr bool kWholeLines = kVectorIsLine && (kPairing == Pairing::neox || !Type::kInTwos || Type::kEvenOdd);
-  const std::int64_t step = kStreamOutputs && !kWholeLines ? 1 : end - begin;
+  // Past the caches lines are written in their order, so head after head unless heads are turned in one go: 4,096 tokens take
+  // 0.92 times as long in float32, 0.95 in bfloat16.
+  const auto wide = 2 * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const bool in_one_go = kPairing == Pairing::neox && Type::kInTwos && (part.count == wide || part.count == 2 * wide);
+  const std::int64_t step = kStreamOutputs && !in_one_go ? 1 : end - begin;
   for (std::int64_t h = begin; h < end; h += step) {
     if constexpr (kPairing == Pairing::neox) {
       rotate_halves<Type>(from, h, h + step, part.offset, part.half, part.first, part.count, of_x, of_y, to);
