@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -28,6 +29,11 @@ than a round meets all of them; shares and factors are medians over rounds of th
 slots of its own, so that none finds rows in a cache because another wrote them. One round before the others is not counted.
 Trust shares rather than times.
 """
+
+PEER_NOTES = {
+    "vllm": "vLLM's op rotates in place, which moves less.",
+    "openvino": "OpenVINO only rotates: its scatter copies whole pools; NumPy stores.",
+}
 
 
 def microseconds(seconds):
@@ -91,7 +97,7 @@ def peer_tables(peers):
     notes = dict.fromkeys((peer["label"], peer["dtype"], peer["without"]) for peer in peers if "without" in peer)
     for label, dtype, reason in notes:
         yield f"- {label}, {dtype}: {reason}.\n"
-    yield "vLLM's op rotates in place, which moves less. OpenVINO only rotates: its scatter copies whole pools; NumPy stores.\n"
+    yield textwrap.fill(" ".join(note for name, note in PEER_NOTES.items() if name in names), 128) + "\n"
 
 
 def bound_table(results):
