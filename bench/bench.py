@@ -36,6 +36,7 @@ PEERS = {  # as in bench/peers.py
     "mlx": "MLX",
     "onnxruntime": "ORT",
     "openvino": "OpenVINO",
+    "ggml": "ggml",
 }
 SHORT_SECONDS = 0.5  # a run of less a line only shows that all works
 

@@ -2,11 +2,12 @@
 
 bench/bench.py runs this by the Python of .venv-bench, once a peer. Each peer is first checked against the op, with other slots
 than those that are timed, then all take turns: rounds of op, floor and peer, each with pool rows of its own. Peers get cos and
-sin in a table, and outputs to write where they can take them; the op computes its angles.
+sin in a table, and outputs to write where they can take them; the op computes its angles, and so does ggml.
 """
 
 import argparse
 import ctypes
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -22,6 +23,7 @@ DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.f
 TOLERANCES = {"bfloat16": 2**-6, "float16": 2**-9, "float32": 1e-5}
 ROPE_BASE = 500000.0
 FIRST_POSITION = 1000
+GGML = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "ggml" / "lib"  # of ./dev
 STORES = ("regular", "prefetched", "mixed", "streaming")  # bench::Stores, in its order
 
 
@@ -427,6 +429,118 @@ class OpenVino:
         return [array.astype(np.float32) for array in (*self.outputs, *self.pools)]
 
 
+class GgmlInit(ctypes.Structure):
+    """ggml_init_params"""
+
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+class GgmlPlan(ctypes.Structure):
+    """ggml_cplan"""
+
+    _fields_ = [("work_size", ctypes.c_size_t), ("work_data", ctypes.c_void_p), ("n_threads", ctypes.c_int)]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("threadpool", "abort_callback", "abort_callback_data")]
+    _fields_ += [("use_ref", ctypes.c_bool)]
+
+
+@functools.cache
+def ggml_library():
+    path = next(GGML.glob("libggml-cpu.*"), None)
+    if path is None:
+        raise UnsupportedError("it is not built")
+    library = ctypes.CDLL(str(path))
+    pointer, integer, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+    signatures = {
+        "ggml_version": (ctypes.c_char_p,),
+        "ggml_init": (pointer, GgmlInit),
+        "ggml_new_tensor": (pointer, pointer, integer, integer, pointer),
+        "ggml_reshape_2d": (pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int64),
+        "ggml_backend_cpu_buffer_from_ptr": (pointer, pointer, ctypes.c_size_t),
+        "ggml_backend_tensor_alloc": (integer, pointer, pointer, pointer),
+        "ggml_rope_ext": (pointer, *[pointer] * 4, *[integer] * 3, *[real] * 6),
+        "ggml_set_rows": (pointer, *[pointer] * 4),
+        "ggml_new_graph": (pointer, pointer),
+        "ggml_build_forward_expand": (None, pointer, pointer),
+        "ggml_threadpool_params_init": (None, pointer, integer),
+        "ggml_threadpool_new": (pointer, pointer),
+        "ggml_graph_plan": (GgmlPlan, pointer, integer, pointer),
+        "ggml_graph_compute": (integer, pointer, ctypes.POINTER(GgmlPlan)),
+    }
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class Ggml:
+    """Turns float32 into float32 and rounds on the way into the pools, as its engines do: it has no rope in bfloat16, and
+    that in float16 takes three to five times as long."""
+
+    label = "ggml CPU"
+    types = {"float32": 0, "float16": 1, "int32": 26, "int64": 27, "bfloat16": 30}  # ggml_type
+    neox = 2  # GGML_ROPE_TYPE_NEOX
+    # It computes its angles, in float32, each lane's from that of the lane before.
+    tolerances = TOLERANCES | {"float32": 1e-3}
+
+    @staticmethod
+    def version():
+        return ggml_library().ggml_version().decode()
+
+    def __init__(self, work, threads):
+        self.ggml = ggml = ggml_library()
+        self.context = ggml.ggml_init(GgmlInit(1 << 22, None, True))
+        self.kept = []
+        q, k, v = (at_line(x.astype(np.float32)) for x in (work.q, work.k, work.v))
+        self.outputs = [at_line(q), at_line(k)]
+        self.pools = [work.pool(), work.pool()]
+        self.slots = at_line(np.zeros(work.num_tokens, np.int64))
+        positions, slots = self.tensor(at_line(work.positions.astype(np.int32))), self.tensor(self.slots)
+
+        def turn(x, out):
+            rope = (work.head_dim, self.neox, 0, ROPE_BASE, 1.0, 0.0, 1.0, 0.0, 0.0)
+            return self.place(ggml.ggml_rope_ext(self.context, self.tensor(x), positions, None, *rope), out)
+
+        def rows(array):
+            return self.tensor(array.reshape(len(array), -1))
+
+        q_out, k_out = turn(q, self.outputs[0]), turn(k, self.outputs[1])
+        k_rows = ggml.ggml_reshape_2d(self.context, k_out, work.num_kv_heads * work.head_dim, work.num_tokens)
+        stored = [
+            ggml.ggml_set_rows(self.context, rows(pool), x, slots)
+            for pool, x in zip(self.pools, (k_rows, rows(v)), strict=True)
+        ]
+        self.graph = ggml.ggml_new_graph(self.context)
+        for result in (q_out, *stored):
+            ggml.ggml_build_forward_expand(self.graph, result)
+        # As in engines, all calls share their threads and working memory.
+        settings = ctypes.create_string_buffer(4096)  # more than ggml_threadpool_params takes
+        ggml.ggml_threadpool_params_init(settings, threads)
+        self.plan = ggml.ggml_graph_plan(self.graph, threads, ggml.ggml_threadpool_new(settings))
+        self.working = at_line(np.zeros(self.plan.work_size, np.uint8))
+        self.plan.work_data = self.working.ctypes.data
+
+    def place(self, tensor, array):
+        """Gives the tensor the array's memory."""
+        buffer = self.ggml.ggml_backend_cpu_buffer_from_ptr(array.ctypes.data, array.nbytes)
+        self.ggml.ggml_backend_tensor_alloc(buffer, tensor, array.ctypes.data)
+        self.kept.append(array)
+        return tensor
+
+    def tensor(self, array):
+        shape = (ctypes.c_int64 * array.ndim)(*reversed(array.shape))
+        return self.place(self.ggml.ggml_new_tensor(self.context, self.types[array.dtype.name], array.ndim, shape), array)
+
+    def prepare(self, slots):
+        self.slots[:] = slots
+        return ctypes.byref(self.plan)
+
+    def call(self, plan):
+        self.ggml.ggml_graph_compute(self.graph, plan)
+
+    def results(self):
+        return [array.astype(np.float32) for array in (*self.outputs, *self.pools)]
+
+
 PEERS = {
     "torch-eager": TorchEager,
     "torch-compiled": TorchCompiled,
@@ -434,6 +548,7 @@ PEERS = {
     "mlx": Mlx,
     "onnxruntime": OnnxRuntime,
     "openvino": OpenVino,
+    "ggml": Ggml,
 }
 
 # ---- Checks and rounds
@@ -461,7 +576,8 @@ def check(work, op, peer):
         peer.first()
     op.call(op.prepare(slots))
     peer.call(peer.prepare(slots))
-    error, tolerance = differences(work, op.results(), peer.results(), slots), TOLERANCES[work.dtype_name]
+    tolerance = getattr(peer, "tolerances", TOLERANCES)[work.dtype_name]
+    error = differences(work, op.results(), peer.results(), slots)
     if not error <= tolerance:
         raise UnsupportedError(
             f"its results differ from the op's by {error:.2g} of a pair's length, {tolerance:.2g} is allowed"
@@ -530,7 +646,7 @@ def main():
     for line in json.loads(options.lines):
         result = {**line, "peer": options.peer, "label": peer.label, "threads": options.threads}
         try:
-            result["version"] = importlib.metadata.version(peer.package)
+            result["version"] = peer.version() if hasattr(peer, "version") else importlib.metadata.version(peer.package)
             result |= measure(line, options.peer, options.threads, options.seconds, library)
         except importlib.metadata.PackageNotFoundError:
             result["without"] = f"{peer.package} is not installed"

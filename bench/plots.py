@@ -23,6 +23,7 @@ PEER_STYLES = {
     "mlx": (GREY, "P"),
     "onnxruntime": (GREEN, "^"),
     "openvino": (SKY, "X"),
+    "ggml": (BLACK, "*"),
 }
 ORDER_STYLES = {"random": (BLUE, "o"), "sorted": (ORANGE, "s"), "consecutive": (GREEN, "^"), "random huge-page": (BLACK, "*")}
 OTHERS = ((BLACK, "*"), (SKY, "X"), (GREY, "P"))

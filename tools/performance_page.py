@@ -33,6 +33,8 @@ Trust shares rather than times.
 PEER_NOTES = {
     "vllm": "vLLM's op rotates in place, which moves less.",
     "openvino": "OpenVINO only rotates: its scatter copies whole pools; NumPy stores.",
+    "ggml": "ggml turns float32 into float32 and rounds on the way into the pools, as its engines do, which moves more in the "
+    "other dtypes. It computes its angles too, in float32.",
 }
 
 
