@@ -188,24 +188,24 @@ HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPar
 template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
 HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, const From& from, std::int64_t begin,
                      std::int64_t end, ToHead to) {
-  // Past the caches lines are written in their order, so head after head unless heads are turned in one go: 4,096 tokens take
+  // Past the caches lines are written in their order, so head after head unless each is turned in one go: 4,096 tokens take
   // 0.92 times as long in float32, 0.95 in bfloat16.
   const auto wide = 2 * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  const bool in_one_go = kPairing == Pairing::neox && Type::kInTwos && (part.count == wide || part.count == 2 * wide);
+  const bool passes = part.head_dim > 0;
+  const bool in_one_go =
+      kPairing == Pairing::neox && Type::kInTwos && !passes && (part.count == wide || part.count == 2 * wide);
   const std::int64_t step = kStreamOutputs && !in_one_go ? 1 : end - begin;
   for (std::int64_t h = begin; h < end; h += step) {
+    const auto pass = [&](std::int64_t first, std::int64_t last) HWY_ATTR __attribute__((always_inline)) {
+      for (std::int64_t head = h; first < last && head < h + step; ++head) from.pass(to(head), head, first, last);
+    };
+    if (passes) pass(0, part.offset);
     if constexpr (kPairing == Pairing::neox) {
       rotate_halves<Type>(from, h, h + step, part.offset, part.half, part.first, part.count, of_x, of_y, to);
     } else {
       rotate_neighbours<Type>(from, h, h + step, part.offset, part.first, part.count, of_x, of_y, to);
     }
-  }
-  if (part.head_dim > 0) {  // what stands before and behind the rotated lanes
-    const std::int64_t behind = part.offset + 2 * part.half;
-    for (std::int64_t h = begin; h < end; ++h) {
-      if (part.offset > 0) from.pass(to(h), h, 0, part.offset);
-      if (behind < part.head_dim) from.pass(to(h), h, behind, part.head_dim);
-    }
+    if (passes) pass(part.offset + 2 * part.half, part.head_dim);
   }
 }
 
