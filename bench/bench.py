@@ -147,9 +147,11 @@ def norms():
 
 
 def measure_forms(options):
-    """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns. Each reads arrays of its own, so
-    that none finds them warmed by another."""
+    """4,096 tokens of 32 and 8 heads by each form, in bfloat16, called from Python in turns. Each call reads other arrays than
+    the three before it, so that none finds them warmed, and each form reads all of them in turn: the plain one takes a tenth
+    more time with some than with others."""
     tokens, slots, random = 4096, SLOTS, np.random.default_rng(0)
+    memory = itertools.cycle(range(4))
     qkv = random.standard_normal((tokens, 48, 128), np.float32).astype(ml_dtypes.bfloat16)
     pools = [at_line(np.zeros((slots, 8, 128), ml_dtypes.bfloat16)) for _ in range(2)]
     outputs = {"q_out": at_line(qkv[:, :32]), "k_out": at_line(qkv[:, 32:40])}
@@ -158,17 +160,17 @@ def measure_forms(options):
 
     def runner(op, arrays, place=positions, **mine):
         walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
-        arrays = [at_line(array) for array in arrays]
-        return lambda: op(*arrays, place, next(walk), *pools, **heads, **outputs, **mine)
+        return lambda: op(*arrays[next(memory)], place, next(walk), *pools, **heads, **outputs, **mine)
 
-    split, runners = (qkv[:, :32], qkv[:, 32:40], qkv[:, 40:]), {}
+    split = [[at_line(part) for part in (qkv[:, :32], qkv[:, 32:40], qkv[:, 40:])] for _ in range(4)]
+    packed = [[at_line(qkv.reshape(tokens, -1))] for _ in range(4)]
+    runners = {}
     for name, rope in ropes().items():
         place = np.stack([positions] * 3) if rope.num_axes > 1 else positions
         sets = np.zeros(tokens, np.int32) if rope.num_sets > 1 else None
         runners[name] = runner(ropepool.rope_pool_fused, split, place, rope=rope, rope_sets=sets)
     for name, norm in norms().items():
         runners[name] = runner(ropepool.rope_pool_fused, split, rope=ropes()["plain"], **norm)
-    packed = [qkv.reshape(tokens, -1)]
     for name, order in {"packed QKV": "blocks", "packed QKV by groups": "groups"}.items():
         runners[name] = runner(ropepool.rope_pool_fused_qkv, packed, rope=ropes()["plain"], order=order)
     threads = ropepool.get_num_threads()
