@@ -1,16 +1,18 @@
 """The doors that a stranger uses, from a copy of the repository, in folders that are thrown away."""
 
+import os
 import shutil
 import subprocess
 
 import pytest
-from doors import ROOT, Installed, install, make_environment
+from doors import NEWEST_CMAKE, ROOT, Installed, install, make_environment
 
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
     """What a clone would hold: all files but the ignored ones."""
     copy = tmp_path_factory.mktemp("clone") / "ropepool"
+    os.environ["CCACHE_BASEDIR"] = str(copy)
     listed = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=False
     )
@@ -26,12 +28,16 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shared(tree, tmp_path_factory):
-    return Installed(install(tree, tmp_path_factory.mktemp("shared")), True)
+    """By the newest CMake and Ninja."""
+    prefix = tmp_path_factory.mktemp("prefix") / "shared"
+    return Installed(install(tree, prefix, "-G", "Ninja", cmake=NEWEST_CMAKE), True)
 
 
 @pytest.fixture(scope="session")
 def static(tree, tmp_path_factory):
-    return Installed(install(tree, tmp_path_factory.mktemp("static"), "-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF"), False)
+    """By the system's CMake and the generator that it takes by itself."""
+    prefix = tmp_path_factory.mktemp("prefix") / "static"
+    return Installed(install(tree, prefix, "-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF"), False)
 
 
 @pytest.fixture(params=["shared", "static"])
@@ -43,7 +49,7 @@ def installed(request):
 def from_source(tree, tmp_path_factory):
     """`pip install .` in the clone, and nothing else."""
     environment = make_environment(tmp_path_factory.mktemp("from_source"))
-    environment.pip("install", ".", cwd=tree)
+    environment.pip_build("install", tree=tree)
     return environment
 
 
@@ -51,7 +57,7 @@ def from_source(tree, tmp_path_factory):
 def wheel(tree, tmp_path_factory):
     """`pip wheel .` in the clone."""
     folder = tmp_path_factory.mktemp("wheel")
-    make_environment(folder).pip("wheel", "--no-deps", "-w", folder / "dist", ".", cwd=tree)
+    make_environment(folder).pip_build("wheel", "--no-deps", "-w", folder / "dist", tree=tree)
     (path,) = (folder / "dist").iterdir()
     return path
 

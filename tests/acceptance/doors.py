@@ -1,4 +1,9 @@
-"""Commands as a stranger would run them, installed trees and virtual environments."""
+"""Commands as a stranger would run them, installed trees and virtual environments.
+
+What ./dev test compiled before, ccache knows again in the copy of the repository: CCACHE_BASEDIR is the copy, and builds lie in
+build/NAME of it, where sources have the same relative paths as from build/PRESET and the folder of ./dev setup. The order of a
+compiler's arguments depends on CMake's version, so what one CMake had compiled serves that one alone.
+"""
 
 import os
 import pathlib
@@ -8,6 +13,8 @@ import sys
 import typing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What pip brought for ./dev setup, where the system's CMake is older than the package needs.
+NEWEST_CMAKE = shutil.which("cmake", path=pathlib.Path(sys.executable).parent) or "cmake"
 JOBS = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
 
 
@@ -40,12 +47,13 @@ class Installed(typing.NamedTuple):
         return self.prefix / "bin"
 
 
-def install(tree, folder, *options):
-    """Builds with CMake's defaults, no preset, and installs into folder/prefix."""
-    run("cmake", "-S", tree, "-B", folder / "build", f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}", *options, cwd=folder)
-    run("cmake", "--build", folder / "build", cwd=folder)
-    run("cmake", "--install", folder / "build", cwd=folder)
-    return folder / "prefix"
+def install(tree, prefix, *options, cmake="cmake"):
+    """Builds with the defaults of ropepool, no preset, and installs into prefix."""
+    build = f"build/{prefix.name}"
+    run(cmake, "-S", ".", "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}", *options, cwd=tree)
+    run(cmake, "--build", build, cwd=tree)
+    run(cmake, "--install", build, cwd=tree)
+    return prefix
 
 
 class Environment(typing.NamedTuple):
@@ -59,6 +67,10 @@ class Environment(typing.NamedTuple):
 
     def pip(self, *arguments, cwd):
         return run(self.python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments, cwd=cwd)
+
+    def pip_build(self, command, *arguments, tree):
+        """`pip COMMAND ... .` in the clone. The folder of the build is named, since pip's own has another name each time."""
+        return self.pip(command, f"--config-settings=build-dir=build/{command}-{{cache_tag}}", *arguments, ".", cwd=tree)
 
 
 def make_environment(folder, python=sys._base_executable):

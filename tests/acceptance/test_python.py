@@ -75,7 +75,7 @@ def test_one_wheel_for_all_pythons_from_3_12(tree, tmp_path):
         pytest.skip("needs two Pythons of 3.12 or newer")
     (tmp_path / "oldest").mkdir()
     oldest = make_environment(tmp_path / "oldest", pythons[0])
-    oldest.pip("wheel", "--no-deps", "-w", tmp_path / "dist", ".", cwd=tree)
+    oldest.pip_build("wheel", "--no-deps", "-w", tmp_path / "dist", tree=tree)
     (wheel,) = (tmp_path / "dist").iterdir()
     assert "-cp312-abi3-" in wheel.name
     (tmp_path / "newest").mkdir()
