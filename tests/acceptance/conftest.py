@@ -28,19 +28,25 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shared(tree, tmp_path_factory):
-    """By the newest CMake and Ninja."""
     prefix = tmp_path_factory.mktemp("prefix") / "shared"
     return Installed(install(tree, prefix, "-G", "Ninja", cmake=NEWEST_CMAKE), True)
 
 
 @pytest.fixture(scope="session")
 def static(tree, tmp_path_factory):
-    """By the system's CMake and the generator that it takes by itself."""
     prefix = tmp_path_factory.mktemp("prefix") / "static"
-    return Installed(install(tree, prefix, "-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF"), False)
+    return Installed(install(tree, prefix, "-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF", cmake=NEWEST_CMAKE), False)
 
 
-@pytest.fixture(params=["shared", "static"])
+@pytest.fixture(scope="session")
+def static_with_fmt(tree, tmp_path_factory):
+    """By the system's CMake; what links it has to link fmt too."""
+    prefix = tmp_path_factory.mktemp("prefix") / "static_with_fmt"
+    options = ["-DBUILD_SHARED_LIBS=OFF", "-DROPEPOOL_CLI=OFF", "-DROPEPOOL_FMT=fmt::fmt"]
+    return Installed(install(tree, prefix, *options), False)
+
+
+@pytest.fixture(params=["shared", "static", "static_with_fmt"])
 def installed(request):
     return request.getfixturevalue(request.param)
 
