@@ -325,16 +325,18 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
         const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
         const auto frequencies = plain_rope(head_dim, c.args.rope_base);
         auto call = resolve(c.args, &rows, *frequencies);
-        const auto run = [&](bool outputs, bool pool) {
+        const auto run = [&](bool outputs, bool pool, bool fetch = false) {
           c.memory.restore(before);
           call.stream_outputs = outputs;
           call.stream_pool = pool;
+          call.fetch_inputs = fetch;
           cpu_kernels().value().rope_pool_fused(call, 0, 7);
           return c.memory.copy();
         };
         const auto regular = run(false, false);
         EXPECT_TRUE(run(false, true) == regular) << describe(c.args);
         EXPECT_TRUE(run(true, true) == regular) << describe(c.args);
+        EXPECT_TRUE(run(true, true, true) == regular) << describe(c.args);
         c.memory.restore(before);
         ASSERT_TRUE(c.run().ok());
         EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
@@ -343,9 +345,9 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
   }
 }
 
-// What decides over the stores, without a call.
-TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
-  const auto stores = [](std::int64_t tokens, auto change) {
+// What decides over stores and fetches, without a call.
+TEST_F(RopePoolFused, StoresGoPastTheCachesAndInputsAreFetchedWhereTheSizeCallsForIt) {
+  const auto resolved = [](std::int64_t tokens, auto change) {
     OpCase c({DType::bf16, 1, 1, 1, 64, 1});
     RopePoolFusedArgs& a = c.args;
     auto* const address = reinterpret_cast<std::byte*>(1 << 20);
@@ -357,9 +359,13 @@ TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
     change(a);
     const PoolRows rows(a.slots, 1);
     const auto frequencies = plain_rope(a.head_dim, a.rope_base);
-    const auto call = resolve(a, &rows, *frequencies);
+    return resolve(a, &rows, *frequencies);
+  };
+  const auto stores = [&](std::int64_t tokens, auto change) {
+    const auto call = resolved(tokens, change);
     return std::pair(call.stream_outputs, call.stream_pool);
   };
+  const auto fetches = [&](std::int64_t tokens, auto change) { return resolved(tokens, change).fetch_inputs; };
   const auto nothing = [](RopePoolFusedArgs&) {};
   EXPECT_EQ(stores(1, nothing), std::pair(false, false));
   EXPECT_EQ(stores(7, nothing), std::pair(false, false));
@@ -376,6 +382,13 @@ TEST_F(RopePoolFused, StoresGoPastTheCachesWhereTheSizeCallsForIt) {
   EXPECT_EQ(stores(4096, [](auto& a) { a.k_pool.strides[1] += 16; }), std::pair(false, true));
   EXPECT_EQ(stores(4096, [&](auto& a) { move(a.v_pool, 2); }), std::pair(true, true));  // copied, so aligned on the way
   EXPECT_EQ(stores(4096, [](auto& a) { a.head_dim = 96; }), std::pair(false, true));    // halves of 96 bytes
+  EXPECT_FALSE(fetches(2730, nothing));
+  EXPECT_TRUE(fetches(2731, nothing));  // 32 MiB of q, k and v
+  const auto packed = [](auto& a) { a.q.strides[0] = a.k.strides[0] = a.v.strides[0] = 48 * 128; };
+  EXPECT_TRUE(fetches(205, packed));
+  EXPECT_FALSE(fetches(204, packed));  // outputs stay in the cache
+  EXPECT_TRUE(fetches(205, [](auto& a) { a.k.strides[0] += 64; }));
+  EXPECT_FALSE(fetches(4096, [](auto& a) { a.q_out = a.q; }));
 }
 
 // ---- Slots
