@@ -64,7 +64,7 @@ struct RopePoolFusedCall {
   // Written past the caches, without a read of the lines that are written. Outputs only with the pools, and only where a head's
   // halves begin at multiples of kStreamAlignment.
   bool stream_outputs, stream_pool;
-  bool fetch_inputs;  // while a token's heads turn, those of the next are fetched; only where outputs are streamed
+  bool fetch_inputs;  // those of the next token, while this one's turn; only where outputs are streamed
 };
 
 }  // namespace ropepool

@@ -24,7 +24,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
-constexpr bool kVectorIsLine = kMaxFloats * sizeof(float) == kLine;
 
 // memcpy; past the caches but for lines at the ends that are not whole, of which a part would be read again.
 template <bool kPastCaches>

@@ -18,8 +18,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Two vectors of float32, of as many lanes as two of them have: even and odd ones, or the lower and the upper half. The scalar
-// target has no pairs of lanes, and SVE's vectors can't be members.
+// As many lanes as two vectors of float32 have: the even and the odd ones, or the lower and the upper half, which of 16-bit
+// lanes is one vector in memory. The scalar target has no pairs of lanes, and SVE's vectors can't be members.
 constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {

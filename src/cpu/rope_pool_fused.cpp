@@ -42,13 +42,12 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   CosSin angles;
   const std::int64_t v_head_bytes = call.v_head_dim * static_cast<std::int64_t>(sizeof(typename Type::Lane));
   const Part part = part_of(*call.rope, call.head_dim, 0);
-  const bool fetches = kStreamOutputs && call.fetch_inputs;
   for (std::int64_t t = begin; t < end; ++t) {
     if (part.alone()) angles_of<Type, kPairing>(call, t, 0, part.count, angles);
     const auto turn_with = [&](std::int64_t row_stride) HWY_ATTR {
       return [&, row_stride ](Heads<Type> heads, std::int64_t h, std::int64_t last, auto to) HWY_ATTR
           __attribute__((always_inline)) {
-        if (fetches) fetch(heads, h, last, call.head_dim, row_stride);
+        if (kStreamOutputs && call.fetch_inputs) fetch(heads, h, last, call.head_dim, row_stride);
         if (!part.alone()) return turn_in_parts<Type, kPairing>(call, t, heads, h, last, to);
         if constexpr (kPairing == Pairing::neox) {
           turn<Type, kPairing, kStreamOutputs>(part, angles, angles, AsTheyStand<Type>{heads}, h, last, to);
@@ -61,7 +60,8 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
     run_token<Type, kStreamOutputs>(call, t, std::integral_constant<std::int64_t, 1>(), turn_with(call.k.row_stride),
                                     turn_with(call.q.row_stride),
                                     [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
-                                      if (fetches) fetch(v, h, h + 1, call.v_head_dim, call.v.row_stride);
+                                      if (kStreamOutputs && call.fetch_inputs)
+                                        fetch(v, h, h + 1, call.v_head_dim, call.v.row_stride);
                                       copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads, v_head_bytes);
                                     });
   }

@@ -1,6 +1,5 @@
 """The doors that a stranger uses, from a copy of the repository, in folders that are thrown away."""
 
-import os
 import shutil
 import subprocess
 
@@ -12,18 +11,18 @@ from doors import NEWEST_CMAKE, ROOT, Installed, install, make_environment
 def tree(tmp_path_factory):
     """What a clone would hold: all files but the ignored ones."""
     copy = tmp_path_factory.mktemp("clone") / "ropepool"
-    os.environ["CCACHE_BASEDIR"] = str(copy)
     listed = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=False
     )
     if listed.returncode != 0:  # no repository: an unpacked archive
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "build", "dist", ".venv*", "__pycache__", ".*_cache"))
-        return copy
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    return copy
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CCACHE_BASEDIR", str(copy))
+        yield copy
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +52,7 @@ def installed(request):
 
 @pytest.fixture(scope="session")
 def from_source(tree, tmp_path_factory):
-    """`pip install .` in the clone, and nothing else."""
+    """`pip install .` in the clone, where only the folder of the build has a name, see doors.py."""
     environment = make_environment(tmp_path_factory.mktemp("from_source"))
     environment.pip_build("install", tree=tree)
     return environment

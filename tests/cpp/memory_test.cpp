@@ -57,7 +57,7 @@ TEST_P(ChangingIndices, NeverWriteOutsideThePools) {
     }
   });
   int taken = 0, refused = 0;
-  for (int i = 0; i < (kSlow ? 1000 : 20000) || (taken == 0 && i < 1'000'000); ++i) {  // more where `changer` had to pause
+  for (int i = 0; i < (kSlow ? 1000 : 20000) || (taken == 0 && i < 100'000); ++i) {  // more where `changer` had to pause
     const auto result = c.run();
     result.ok() ? ++taken : ++refused;
     if (!result.ok()) {
@@ -97,7 +97,7 @@ TEST_P(ChangingIndices, PositionsToo) {
     }
   });
   int taken = 0;
-  for (int i = 0; i < (kSlow ? 300 : 3000) || (taken == 0 && i < 1'000'000); ++i) {  // more where `changer` had to pause
+  for (int i = 0; i < (kSlow ? 300 : 3000) || (taken == 0 && i < 100'000); ++i) {  // more where `changer` had to pause
     c.args.angles = i % 2 == 0 ? Angles::exact : Angles::float32;
     const auto result = c.run();
     taken += result.ok() ? 1 : 0;

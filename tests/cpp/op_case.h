@@ -16,6 +16,7 @@
 
 #include <ropepool/rope_pool_fused.h>
 
+#include "core/rope_pool_fused_call.h"
 #include "float_formats.h"
 
 namespace ropepool::test {
@@ -263,6 +264,20 @@ struct OpCase {
   std::int64_t num_tokens() const { return args.q.shape[0]; }
   Result<void> run(Executor* executor = nullptr) const { return rope_pool_fused(args, executor); }
 };
+
+// At a multiple of kStreamAlignment, as stores past the caches want it.
+inline Tensor aligned(Memory& memory, DType dtype, const Shape& shape) {
+  Shape longer = shape;
+  longer[0] += 1 + kStreamAlignment;
+  Tensor tensor = memory.make(dtype, longer);
+  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data) % kStreamAlignment;
+  if (past != 0) tensor.data = static_cast<std::byte*>(tensor.data) + (kStreamAlignment - past);
+  tensor.shape = shape;
+  return tensor;
+}
+inline void align(OpCase& c) {
+  for (Tensor* t : {&c.args.q_out, &c.args.k_out, &c.args.k_pool, &c.args.v_pool}) *t = aligned(c.memory, t->dtype, t->shape);
+}
 
 // Every byte of the case's memory, for a comparison of two cases of one layout.
 inline bool same_memory(const OpCase& a, const OpCase& b) { return a.memory.equals(b.memory.blocks()); }

@@ -198,6 +198,7 @@ TEST_F(OtherOps, HeadOpsGiveTheSameBitsEverywhere) {
     for (const std::int64_t d : {64, 128, 1030}) {
       const std::int64_t tokens = d == 128 && dtype == DType::bf16 && !kSlow ? 840 : 12;  // 840: outputs go past the caches
       OpCase c({dtype, tokens, 8, 2, d, 2 * tokens}, 3);
+      align(c);
       Random random(5);
       Tensor weight = c.memory.make(DType::f32, {1, 1, d});
       fill(weight, random);
@@ -206,10 +207,12 @@ TEST_F(OtherOps, HeadOpsGiveTheSameBitsEverywhere) {
       HeadOps ops;
       ops.q_norm = ops.k_norm = HeadNorm{HeadNorm::Kind::rms, weight, 1e-6};
       c.args.head_ops = &ops;
-      ASSERT_TRUE(done(c.run()));
       OpCase single({dtype, tokens, 8, 2, d, 2 * tokens}, 3);
+      align(single);
+      for (const Tensor* pool : {&c.args.k_pool, &c.args.v_pool, &single.args.k_pool, &single.args.v_pool}) fill(*pool, 9);
       single.args.head_ops = &ops;
       single.args.q_out = single.args.q, single.args.k_out = single.args.k;
+      ASSERT_TRUE(done(c.run()));
       for (std::int64_t t = 0; t < tokens; ++t) {
         RopePoolFusedArgs one = single.args;
         for (Tensor* tensor : {&one.q, &one.k, &one.v, &one.positions, &one.slots, &one.q_out, &one.k_out}) {

@@ -1,6 +1,8 @@
 // rope_pool_fused against the oracle. CTest runs this program once for each SIMD target, with ROPEPOOL_TARGET set.
 #include <bit>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -298,17 +300,35 @@ TEST_F(RopePoolFused, EqualHeadsGiveEqualBits) {
 
 // ---- Stores past the caches
 
-Tensor aligned(Memory& memory, DType dtype, const Shape& shape) {
-  Shape longer = shape;
-  longer[0] += 1 + kStreamAlignment;
-  Tensor tensor = memory.make(dtype, longer);
-  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data) % kStreamAlignment;
-  if (past != 0) tensor.data = static_cast<std::byte*>(tensor.data) + (kStreamAlignment - past);
-  tensor.shape = shape;
-  return tensor;
-}
-void align(OpCase& c) {
-  for (Tensor* t : {&c.args.q_out, &c.args.k_out, &c.args.k_pool, &c.args.v_pool}) *t = aligned(c.memory, t->dtype, t->shape);
+// Runs the kernel in all ways to store and fetch, and the op, which takes one of them.
+void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops) {
+  align(c);
+  c.args.head_ops = head_ops;
+  const std::int64_t tokens = c.args.q.shape[0];
+  set_indices(c.args.slots, {8, -1, 3, 0, 3, -5, 1});
+  set_bits(c.args.q, 2, 0, 1, c.args.q.dtype == DType::f32 ? 0x7FC12345 : 0x7FC1);  // a NaN
+  const auto before = c.memory.copy();
+  const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
+  const auto frequencies = c.args.rope == nullptr ? plain_rope(c.args.head_dim, c.args.rope_base) : nullptr;
+  auto call = resolve(c.args, &rows, frequencies ? *frequencies : c.args.rope->tables());
+  std::optional<PrologueOfCall> prologue;
+  if (head_ops != nullptr) call.prologue = &prologue.emplace(*head_ops, c.args.head_dim).get();
+  const auto run = [&](bool outputs, bool pool, bool fetch) {
+    c.memory.restore(before);
+    call.stream_outputs = outputs;
+    call.stream_pool = pool;
+    call.fetch_inputs = fetch;
+    const Kernels& kernels = cpu_kernels().value();
+    (head_ops == nullptr ? kernels.rope_pool_fused : kernels.rope_pool_fused_prologue)(call, 0, tokens);
+    return c.memory.copy();
+  };
+  const auto regular = run(false, false, false);
+  EXPECT_TRUE(run(false, true, false) == regular) << describe(c.args);
+  EXPECT_TRUE(run(true, true, false) == regular) << describe(c.args);
+  EXPECT_TRUE(run(true, true, true) == regular) << describe(c.args);
+  c.memory.restore(before);
+  ASSERT_TRUE(c.run().ok());
+  EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
 }
 
 TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
@@ -318,28 +338,46 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
     for (const std::int64_t head_dim : {least, 3 * least, 4 * least, 2048 + 4 * least}) {
       for (const auto& [qo, kv] : kHeads) {
         OpCase c({dtype, 7, qo, kv, head_dim, 9}, 5);
-        align(c);
-        set_indices(c.args.slots, {8, -1, 3, 0, 3, -5, 1});
-        set_bits(c.args.q, 2, 0, 1, dtype == DType::f32 ? 0x7FC12345 : 0x7FC1);  // a NaN
-        const auto before = c.memory.copy();
-        const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
-        const auto frequencies = plain_rope(head_dim, c.args.rope_base);
-        auto call = resolve(c.args, &rows, *frequencies);
-        const auto run = [&](bool outputs, bool pool, bool fetch = false) {
-          c.memory.restore(before);
-          call.stream_outputs = outputs;
-          call.stream_pool = pool;
-          call.fetch_inputs = fetch;
-          cpu_kernels().value().rope_pool_fused(call, 0, 7);
-          return c.memory.copy();
-        };
-        const auto regular = run(false, false);
-        EXPECT_TRUE(run(false, true) == regular) << describe(c.args);
-        EXPECT_TRUE(run(true, true) == regular) << describe(c.args);
-        EXPECT_TRUE(run(true, true, true) == regular) << describe(c.args);
-        c.memory.restore(before);
-        ASSERT_TRUE(c.run().ok());
-        EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
+        expect_same_bits_past_the_caches(c, nullptr);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// The same for pairs of neighbours, lanes that pass before and behind those that turn, heads in parts, biases and norms.
+TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBitsOfEveryForm) {
+  struct Form {
+    std::int64_t head_lines, rotary_offset_lines, rotary_lines;
+  };
+  constexpr Form kForms[] = {{4, 0, 4}, {4, 0, 2}, {4, 2, 2}, {5, 1, 2}, {8, 0, 8}, {6, 0, 6}, {70, 1, 68}};
+  for (const DType dtype : kFloats) {
+    const std::int64_t line = kStreamAlignment / item_size(dtype);
+    for (const auto& [head_lines, rotary_offset_lines, rotary_lines] : kForms) {
+      for (const Pairing pairing : {Pairing::neox, Pairing::interleaved}) {
+        const auto rope = Rope::make({.base = 10000.0,
+                                      .rotary_dim = rotary_lines * line,
+                                      .rotary_offset = rotary_offset_lines * line,
+                                      .pairing = pairing});
+        ASSERT_TRUE(rope.ok());
+        for (const auto& [qo, kv] : {std::pair(8, 2), std::pair(3, 2)}) {
+          for (const bool with_head_ops : {false, true}) {
+            OpCase c({dtype, 7, qo, kv, head_lines * line, 9}, 5);
+            c.args.rope = &rope.value();
+            c.args.rope_base = std::numeric_limits<double>::quiet_NaN();
+            Random random(7);
+            const auto floats = [&](std::int64_t heads) {
+              Tensor tensor = c.memory.make(DType::f32, {1, heads, head_lines * line});
+              fill(tensor, random);
+              return select(tensor, 0, 0);
+            };
+            HeadOps ops;
+            ops.q_bias = floats(qo), ops.k_bias = floats(kv), ops.v_bias = floats(kv);
+            ops.q_norm = ops.k_norm = HeadNorm{HeadNorm::Kind::rms, select(floats(1), 0, 0), 1e-6};
+            expect_same_bits_past_the_caches(c, with_head_ops ? &ops : nullptr);
+            if (HasFailure()) return;
+          }
+        }
       }
     }
   }

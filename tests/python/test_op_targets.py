@@ -26,7 +26,7 @@ def cases():
                 yield f"{np.dtype(dtype)} {head_dim} {angles}", call
         for base, index in zip((1.0, 1.0001, 10000.5, 1e6), INDICES * 2, strict=True):
             yield f"{np.dtype(dtype)} base {base}", arguments(40, 64, 2, 1, 40, dtype, index, base)
-        # So large that it is split and stored past the caches.
+        # So large that it is split; pool rows are stored past the caches, outputs are not (tests/cpp has those).
         yield f"{np.dtype(dtype)} large", arguments(1100, 80, 24, 4, 1200, dtype)
         info = ml_dtypes.finfo(dtype)
         magnitudes = np.linspace(float(np.log2(info.smallest_subnormal)), float(np.log2(float(info.max))), 9 * 2 * 96)
