@@ -16,7 +16,6 @@
 
 #include <ropepool/rope_pool_fused.h>
 
-#include "core/rope_pool_fused_call.h"
 #include "float_formats.h"
 
 namespace ropepool::test {
@@ -265,13 +264,14 @@ struct OpCase {
   Result<void> run(Executor* executor = nullptr) const { return rope_pool_fused(args, executor); }
 };
 
-// At a multiple of kStreamAlignment, as stores past the caches want it.
+// At the beginning of a cache line, as stores past the caches want it.
+constexpr std::int64_t kCacheLine = 64;
 inline Tensor aligned(Memory& memory, DType dtype, const Shape& shape) {
   Shape longer = shape;
-  longer[0] += 1 + kStreamAlignment;
+  longer[0] += 1 + kCacheLine;
   Tensor tensor = memory.make(dtype, longer);
-  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data) % kStreamAlignment;
-  if (past != 0) tensor.data = static_cast<std::byte*>(tensor.data) + (kStreamAlignment - past);
+  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data) % kCacheLine;
+  if (past != 0) tensor.data = static_cast<std::byte*>(tensor.data) + (kCacheLine - past);
   tensor.shape = shape;
   return tensor;
 }

@@ -300,6 +300,8 @@ TEST_F(RopePoolFused, EqualHeadsGiveEqualBits) {
 
 // ---- Stores past the caches
 
+static_assert(kCacheLine % kStreamAlignment == 0);
+
 // Runs the kernel in all ways to store and fetch, and the op, which takes one of them.
 void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops) {
   align(c);
