@@ -24,6 +24,8 @@ constexpr bool kHaveTwos = HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE;
 template <class D>
 struct Two {
   hn::Vec<D> first, second;
+  HWY_INLINE Two() {}  // one that the compiler makes lacks the target's instructions, of which NEON's vectors are made
+  HWY_INLINE Two(hn::Vec<D> one, hn::Vec<D> other) : first(one), second(other) {}
 };
 
 struct F32 {
