@@ -151,7 +151,8 @@ def measure_forms(options):
     the three before it, so that none finds them warmed, and each form reads all of them in turn: the plain one takes a tenth
     more time with some than with others."""
     tokens, slots, random = 4096, SLOTS, np.random.default_rng(0)
-    memory = itertools.cycle(range(4))
+    copies = range(4)
+    memory = itertools.cycle(copies)
     qkv = random.standard_normal((tokens, 48, 128), np.float32).astype(ml_dtypes.bfloat16)
     pools = [at_line(np.zeros((slots, 8, 128), ml_dtypes.bfloat16)) for _ in range(2)]
     outputs = {"q_out": at_line(qkv[:, :32]), "k_out": at_line(qkv[:, 32:40])}
@@ -162,8 +163,8 @@ def measure_forms(options):
         walk = itertools.cycle(random.permutation(slots).reshape(-1, tokens))
         return lambda: op(*arrays[next(memory)], place, next(walk), *pools, **heads, **outputs, **mine)
 
-    split = [[at_line(part) for part in (qkv[:, :32], qkv[:, 32:40], qkv[:, 40:])] for _ in range(4)]
-    packed = [[at_line(qkv.reshape(tokens, -1))] for _ in range(4)]
+    split = [[at_line(part) for part in (qkv[:, :32], qkv[:, 32:40], qkv[:, 40:])] for _ in copies]
+    packed = [[at_line(qkv.reshape(tokens, -1))] for _ in copies]
     runners = {}
     for name, rope in ropes().items():
         place = np.stack([positions] * 3) if rope.num_axes > 1 else positions

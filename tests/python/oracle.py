@@ -146,15 +146,6 @@ def scatter(pool, slots, rows):
 # ---- Calls
 
 
-def at_line(array):
-    """A copy that begins at a cache line, as stores past the caches want outputs and pools; NumPy's own seldom do."""
-    buffer = np.empty(array.nbytes + 64, np.uint8)
-    begin = -buffer.ctypes.data % 64
-    copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
 def arguments(
     num_tokens=4,
     head_dim=64,

@@ -5,13 +5,13 @@ import itertools
 import ml_dtypes
 import mpmath
 import numpy as np
-import oracle
 import pytest
 import rope_oracle
 import ropepool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import FLOATS
+from peers import at_line
 from ropepool import Rope
 
 BF16 = ml_dtypes.bfloat16
@@ -49,7 +49,7 @@ POSITIONS = (0, 1, -1, 5, 4095, 131071, 1000000, 2**31 - 1, -(2**31) + 1)
 def call(x, positions, rope, angles="exact", **others):
     """q turned by the op, with k the same and every token stored; checks that k and the pool agree."""
     tokens, heads, head_dim = x.shape
-    pools = [oracle.at_line(np.zeros((tokens + 1, heads, head_dim), x.dtype)) for _ in range(2)]
+    pools = [at_line(np.zeros((tokens + 1, heads, head_dim), x.dtype)) for _ in range(2)]
     slots = np.arange(tokens)[::-1].copy()
     q_out, k_out, k_pool, v_pool = ropepool.rope_pool_fused(
         x,
@@ -151,7 +151,7 @@ def test_outputs_past_the_caches_have_the_same_bits(rotary_dim, rotary_offset, p
     rope = Rope(10000.0, rotary_dim=rotary_dim, rotary_offset=rotary_offset, pairing=pairing)
     x = heads_of(1024, 16, 128, dtype)
     positions = np.arange(1024) * 31
-    whole = call(x, positions, rope, q_out=oracle.at_line(x), k_out=oracle.at_line(x))
+    whole = call(x, positions, rope, q_out=at_line(x), k_out=at_line(x))
     for begin in (0, 500, 1020):
         part = call(x[begin : begin + 4].copy(), positions[begin : begin + 4], rope)
         np.testing.assert_array_equal(whole[begin : begin + 4].view(np.uint8), part.view(np.uint8))
