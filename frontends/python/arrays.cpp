@@ -53,6 +53,8 @@ struct Globals {
   // 'V' as of ml_dtypes 0.6. Asked for, since float16 has bfloat16's size.
   char bfloat16_kind = nb::cast<nb::str>(bfloat16_dtype.attr("kind")).c_str()[0];
   nb::object output_like = nb::module_::import_("ropepool._outputs").attr("output_like");
+  nb::object empty_at_line = nb::module_::import_("ropepool._outputs").attr("empty");
+  std::int64_t large = nb::cast<std::int64_t>(nb::module_::import_("ropepool._outputs").attr("LARGE"));
 
   nb::object array_struct = nb::steal(PyUnicode_InternFromString("__array_struct__"));
   nb::object dlpack = nb::steal(PyUnicode_InternFromString("__dlpack__"));
@@ -164,12 +166,15 @@ std::int64_t in_elements(std::int64_t bytes, int item_size, bool& whole) {
   return bytes / divisor;
 }
 
-// numpy.empty(array.shape, array.dtype)
-nb::object empty_numpy(nb::handle array) {
+// An array like `array`, which is `tensor`: a large one begins at a cache line.
+nb::object empty_numpy(nb::handle array, const Tensor& tensor) {
+  std::int64_t bytes = item_size(tensor.dtype);
+  for (std::int64_t length : tensor.shape) bytes *= length;
+  const nb::object& empty = bytes < globals->large ? globals->empty : globals->empty_at_line;
   nb::object shape = checked(PyObject_GetAttr(array.ptr(), globals->shape.ptr()));
   nb::object dtype = checked(PyObject_GetAttr(array.ptr(), globals->dtype.ptr()));
   PyObject* arguments[] = {nullptr, shape.ptr(), dtype.ptr()};
-  return checked(PyObject_Vectorcall(globals->empty.ptr(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  return checked(PyObject_Vectorcall(empty.ptr(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
 
 // Calls array.__dlpack__, in the way of DLPack 1.0 or, where the library does not know that, the old one.
@@ -295,7 +300,7 @@ DType ArrayReader::numpy_dtype(nb::handle array, char kind, int item_size, bool 
 }
 
 nb::object make_output(nb::handle array, const Tensor& tensor) {
-  if (is_numpy(array)) return empty_numpy(array);
+  if (is_numpy(array)) return empty_numpy(array, tensor);
   nb::list shape;
   for (std::int64_t length : tensor.shape) shape.append(length);
   return globals->output_like(array, nb::tuple(shape), to_string(tensor.dtype).c_str());

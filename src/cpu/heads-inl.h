@@ -121,13 +121,15 @@ struct ToBoth {
   }
 };
 
-template <class Type, bool kPastCaches>
+template <class Type, bool kStream>
 struct ToHeads {
+  static constexpr bool kPastCaches = kStream;
   Heads<Type> heads;
   HWY_INLINE auto operator()(std::int64_t h) const { return To<typename Type::Lane, kPastCaches>{heads[h]}; }
 };
-template <class Type, bool kPastCaches>
+template <class Type, bool kStream>
 struct ToBothHeads {
+  static constexpr bool kPastCaches = kStream;
   Heads<Type> first, second;
   HWY_INLINE auto operator()(std::int64_t h) const { return ToBoth<typename Type::Lane, kPastCaches>{{first[h]}, {second[h]}}; }
 };

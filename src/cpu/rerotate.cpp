@@ -26,8 +26,7 @@ void run(const RerotateCall& call, std::int64_t begin, std::int64_t end) {
     for_parts(*call.rope, call.head_dim, [&](const Part& part) HWY_ATTR {
       angles_between(*call.rope, call.angles, call.from, call.to, t, part.first, part.count, angles);
       arrange<Type, kPairing>(part.count, angles, angles);
-      turn<Type, kPairing, false>(part, angles, angles, AsTheyStand<Type>{keys}, 0, call.num_kv_heads,
-                                  ToHeads<Type, false>{keys});
+      turn<Type, kPairing>(part, angles, angles, AsTheyStand<Type>{keys}, 0, call.num_kv_heads, ToHeads<Type, false>{keys});
     });
   }
 }

@@ -23,12 +23,12 @@ namespace {
 
 // Compiled once for keys and queries. Prepared is made here: handed over, it would be read by one wide load right after its
 // members were stored one by one, for which the CPU waits until they are in the cache.
-template <class Type, Pairing kPairing, bool kStreamOutputs, bool kOnlyFactor, class ToHead>
+template <class Type, Pairing kPairing, bool kOnlyFactor, class ToHead>
 HWY_NOINLINE void turn_prepared(const Part& part, const CosSin& of_x, const CosSin& of_y, const HeadPrologue& prologue,
                                 const Statistics& statistics, std::int64_t head_dim, Heads<Type> heads, std::int64_t begin,
                                 std::int64_t end, ToHead to) {
   const Prepared<Type, kOnlyFactor> from(prologue, heads, statistics, head_dim);
-  turn<Type, kPairing, kStreamOutputs>(part, of_x, of_y, from, begin, end, to);
+  turn<Type, kPairing>(part, of_x, of_y, from, begin, end, to);
 }
 
 // In the order of weights.
@@ -71,7 +71,7 @@ class Preparing {
 
   // Turns heads `begin` to `end`, whose lanes are `heads`. What comes next is measured before, since the sums, the root and the
   // division of a norm are a long wait, in which the CPU turns these.
-  template <bool kStreamOutputs, class ToHead>
+  template <class ToHead>
   void turn_heads(Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
     while (begin < end) {
       const std::int64_t until = measured_ == num_heads_ ? end : std::min(end, begin + at_once());
@@ -81,9 +81,9 @@ class Preparing {
         measured_ = last;
       }
       if (only_factor_) {
-        turn_parts<kStreamOutputs, true>(heads, begin, until, to);
+        turn_parts<true>(heads, begin, until, to);
       } else {
-        turn_parts<kStreamOutputs, false>(heads, begin, until, to);
+        turn_parts<false>(heads, begin, until, to);
       }
       begin = until;
     }
@@ -96,7 +96,7 @@ class Preparing {
     of_y_ = &weighted_.of_y;
   }
 
-  template <bool kStreamOutputs, bool kOnlyFactor, class ToHead>
+  template <bool kOnlyFactor, class ToHead>
   void turn_parts(Heads<Type> heads, std::int64_t begin, std::int64_t end, ToHead to) {
     for_parts(*call_.rope, call_.head_dim, [&](const Part& part) HWY_ATTR {
       if (!part.alone()) {  // the angles of one part at a time, computed for each group of heads
@@ -105,8 +105,8 @@ class Preparing {
         angles_to_weigh<Type, kPairing>(call_, token_, part, angles);
         weigh_angles(angles, part.count);
       }
-      turn_prepared<Type, kPairing, kStreamOutputs, kOnlyFactor>(part, *of_x_, *of_y_, prologue_, statistics_, call_.head_dim,
-                                                                 heads, begin, end, to);
+      turn_prepared<Type, kPairing, kOnlyFactor>(part, *of_x_, *of_y_, prologue_, statistics_, call_.head_dim, heads, begin,
+                                                 end, to);
     });
   }
 
@@ -123,7 +123,7 @@ class Preparing {
   const CosSin *of_x_, *of_y_;
 };
 
-template <class Type, Pairing kPairing, bool kStreamOutputs>
+template <class Type, Pairing kPairing, bool kStreamQOut>
 void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   const Prologue& prologue = *call.prologue;
   Preparing<Type, kPairing> queries(call, prologue.q, call.num_qo_heads), keys(call, prologue.k, call.num_kv_heads);
@@ -133,42 +133,36 @@ void run(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
   const bool v_in_lines = call.v_pool.aligned(kLine) && v_head_bytes % kLine == 0;
   // Through the caches stores may come in bursts, and a call for each key/value head's few would cost more; so it does where
   // each computes angles.
-  const bool spread = (kStreamOutputs && part.alone()) || call.q_group_gap != 0 || call.q_out_group_gap != 0;
+  const bool spread = (kStreamQOut && part.alone()) || call.q_group_gap != 0 || call.q_out_group_gap != 0;
   const std::int64_t kv_step = spread ? 1 : call.num_kv_heads;
   for (std::int64_t t = begin; t < end; ++t) {
     if (part.alone()) angles_to_weigh<Type, kPairing>(call, t, part, angles);
     queries.of_token(t, {{call.q, t}, call.num_qo_heads / call.num_kv_heads, call.q_group_gap}, angles);
     keys.of_token(t, {{call.k, t}, 1, 0}, angles);
-    const auto turn_with = [&](Preparing<Type, kPairing>& way, std::int64_t row_stride) HWY_ATTR {
-      return [&, row_stride](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to) HWY_ATTR {
-        if (kStreamOutputs && call.fetch_inputs) fetch(heads, first, last, call.head_dim, row_stride);
-        way.template turn_heads<kStreamOutputs>(heads, first, last, to);
-      };
+    const auto turn_with = [](Preparing<Type, kPairing>& way) HWY_ATTR {
+      return [&way](Heads<Type> heads, std::int64_t first, std::int64_t last, auto to)
+                 HWY_ATTR { way.turn_heads(heads, first, last, to); };
     };
-    const Heads<Type> v(call.v, t);
-    run_token<Type, kStreamOutputs>(call, t, kv_step, turn_with(keys, call.k.row_stride), turn_with(queries, call.q.row_stride),
-                                    [&](Heads<Type> to, std::int64_t h, auto past_caches) HWY_ATTR {
-                                      if (kStreamOutputs && call.fetch_inputs)
-                                        fetch(v, h, h + 1, call.v_head_dim, call.v.row_stride);
-                                      if (prologue.v_bias == nullptr) {
-                                        return copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads,
-                                                                                       v_head_bytes);
-                                      }
-                                      using Lane = typename Type::Lane;
-                                      const float* bias = prologue.v_bias + h * call.v_head_dim;
-                                      if (decltype(past_caches)::value && v_in_lines) {
-                                        store_biased<Type>(To<Lane, true>{to[h]}, v[h], bias, call.v_head_dim);
-                                      } else {
-                                        store_biased<Type>(To<Lane, false>{to[h]}, v[h], bias, call.v_head_dim);
-                                      }
-                                    });
+    run_token<Type, kStreamQOut>(call, t, kv_step, turn_with(keys), turn_with(queries),
+                                 [&](Heads<Type> to, Heads<Type> v, std::int64_t h, auto past_caches) HWY_ATTR {
+                                   if (prologue.v_bias == nullptr) {
+                                     return copy_head<decltype(past_caches)::value>(to, v, h, call.num_kv_heads, v_head_bytes);
+                                   }
+                                   using Lane = typename Type::Lane;
+                                   const float* bias = prologue.v_bias + h * call.v_head_dim;
+                                   if (decltype(past_caches)::value && v_in_lines) {
+                                     store_biased<Type>(To<Lane, true>{to[h]}, v[h], bias, call.v_head_dim);
+                                   } else {
+                                     store_biased<Type>(To<Lane, false>{to[h]}, v[h], bias, call.v_head_dim);
+                                   }
+                                 });
   }
-  if (kStreamOutputs || call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
+  if (kStreamQOut || call.stream_pool) hwy::FlushStream();  // before another thread is told that this range is done
 }
 
 void rope_pool_fused_prologue(const RopePoolFusedCall& call, std::int64_t begin, std::int64_t end) {
-  with_types(call, [&](auto type, auto pairing, auto stream_outputs) HWY_ATTR {
-    run<decltype(type), decltype(pairing)::value, decltype(stream_outputs)::value>(call, begin, end);
+  with_types(call, [&](auto type, auto pairing, auto stream_q_out) HWY_ATTR {
+    run<decltype(type), decltype(pairing)::value, decltype(stream_q_out)::value>(call, begin, end);
   });
 }
 

@@ -185,7 +185,7 @@ HWY_INLINE void for_parts(const RopeTables& rope, std::int64_t head_dim, TurnPar
   }
 }
 
-template <class Type, Pairing kPairing, bool kStreamOutputs, class From, class ToHead>
+template <class Type, Pairing kPairing, class From, class ToHead>
 HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, const From& from, std::int64_t begin,
                      std::int64_t end, ToHead to) {
   // Past the caches head goes after head, so that lines are written near their order, unless each is turned in one go: 4,096
@@ -194,7 +194,7 @@ HWY_INLINE void turn(const Part& part, const CosSin& of_x, const CosSin& of_y, c
   const bool passes = part.head_dim > 0;
   const bool in_one_go =
       kPairing == Pairing::neox && Type::kInTwos && !passes && (part.count == wide || part.count == 2 * wide);
-  const std::int64_t step = kStreamOutputs && !in_one_go ? 1 : end - begin;
+  const std::int64_t step = ToHead::kPastCaches && !in_one_go ? 1 : end - begin;
   for (std::int64_t h = begin; h < end; h += step) {
     const auto pass = [&](std::int64_t first, std::int64_t last) HWY_ATTR __attribute__((always_inline)) {
       for (std::int64_t head = h; first < last && head < h + step; ++head) from.pass(to(head), head, first, last);

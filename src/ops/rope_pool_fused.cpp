@@ -824,9 +824,9 @@ constexpr std::int64_t kStreamOutputBytes = 2 << 20;
 constexpr std::int64_t kFetchInputBytes = 32 << 20;
 
 bool fetches_inputs(const RopePoolFusedCall& call) {
-  if (!call.stream_outputs) return false;
-  if (call.prologue != nullptr)
-    return true;  // more arithmetic, beside which memory would wait: a norm takes 0.85 times as long
+  if (!call.stream_q_out) return false;
+  // More arithmetic, beside which memory would wait: a norm takes 0.85 times as long.
+  if (call.prologue != nullptr) return true;
   const std::int64_t item = item_size(call.dtype), q_bytes = call.num_qo_heads * call.head_dim * item,
                      k_bytes = call.num_kv_heads * call.head_dim * item, v_bytes = call.num_kv_heads * call.v_head_dim * item;
   // Other bytes between rows, as in a packed QKV: then the CPU does not fetch well by itself, and such calls take 0.85 times as
@@ -835,20 +835,20 @@ bool fetches_inputs(const RopePoolFusedCall& call) {
   return call.num_tokens > (kFetchInputBytes - 1) / (q_bytes + k_bytes + v_bytes);
 }
 
-bool can_stream_outputs(const RopePoolFusedCall& call) {
+// Whether turned heads can go past the caches to `out`. In place they do not, since their lines are in the cache.
+bool can_stream(const RopePoolFusedCall& call, const HeadRows& from, const HeadRows& out) {
   const std::int64_t item = item_size(call.dtype), rotated = call.rope->rotary_dim * item;
   const std::int64_t before = call.rope->rotary_offset * item, behind = call.head_dim * item - before - rotated;
   const std::int64_t piece = call.rope->pairing == Pairing::neox ? rotated / 2 : rotated;
-  const bool in_place = call.q_out.data == call.q.data || call.k_out.data == call.k.data;  // then its lines are in the cache
-  return !in_place && (before | piece | behind) % kStreamAlignment == 0 && call.q_out.aligned(kStreamAlignment) &&
-         call.k_out.aligned(kStreamAlignment) && call.k_pool.aligned(kStreamAlignment);
+  return out.data != from.data && (before | piece | behind) % kStreamAlignment == 0 && out.aligned(kStreamAlignment);
 }
 
 }  // namespace
 
 bool streams_pool(std::int64_t num_tokens) { return num_tokens >= kStreamPoolTokens; }
 
-RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope) {
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope,
+                          const Prologue* prologue) {
   const std::int64_t item = item_size_of(args.q.dtype);
   RopePoolFusedCall call{.dtype = args.q.dtype,
                          .num_tokens = args.q.shape[0],
@@ -869,13 +869,15 @@ RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, c
                          .places = places_of(args.positions, args.rope_sets),
                          .rope = &rope,
                          .angles = args.angles,
-                         .prologue = nullptr,
-                         .stream_outputs = false,
+                         .prologue = prologue,
+                         .stream_q_out = false,
+                         .stream_k_out = false,
                          .stream_pool = false,
                          .fetch_inputs = false};
   const std::int64_t output_bytes = call.num_tokens * (call.num_qo_heads + call.num_kv_heads) * call.head_dim * item;
   call.stream_pool = rows != nullptr && streams_pool(call.num_tokens);
-  call.stream_outputs = call.stream_pool && output_bytes >= kStreamOutputBytes && can_stream_outputs(call);
+  call.stream_q_out = call.stream_pool && output_bytes >= kStreamOutputBytes && can_stream(call, call.q, call.q_out);
+  call.stream_k_out = call.stream_q_out && can_stream(call, call.k, call.k_out) && call.k_pool.aligned(kStreamAlignment);
   call.fetch_inputs = fetches_inputs(call);
   return call;
 }
@@ -922,15 +924,12 @@ Result<void> run_packed(const RopePoolFusedArgs& args, std::int64_t q_group_gap,
   if (args.k_pool.given()) rows.emplace(args.slots, args.k_pool.shape[0]);
   std::optional<PlainRope> plain;
   if (args.rope == nullptr) plain.emplace(args.head_dim, args.rope_base);
-  RopePoolFusedCall call = resolve(args, rows ? &*rows : nullptr, plain ? plain->tables() : args.rope->tables());
+  std::optional<PrologueOfCall> prologue;
+  if (args.head_ops != nullptr) prologue.emplace(*args.head_ops, args.head_dim);
+  RopePoolFusedCall call = resolve(args, rows ? &*rows : nullptr, plain ? plain->tables() : args.rope->tables(),
+                                   prologue ? &prologue->get() : nullptr);
   call.q_group_gap = q_group_gap;
   call.q_out_group_gap = q_out_group_gap;
-  std::optional<PrologueOfCall> prologue;
-  if (args.head_ops != nullptr) {
-    prologue.emplace(*args.head_ops, args.head_dim);
-    call.prologue = &prologue->get();
-    call.fetch_inputs = fetches_inputs(call);
-  }
 
   const std::int64_t token_bytes =  // read and written
       ((2 * args.num_qo_heads + 3 * args.num_kv_heads) * args.head_dim + 2 * args.num_kv_heads * call.v_head_dim) *

@@ -66,8 +66,10 @@ DType common_dtype(const RopePoolFusedArgs& args);
 
 namespace ropepool {
 
-// What the kernel is told of a call that the contract takes; it points into `rows` and `rope`. No rows: no pool.
-RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope);
+// What the kernel is told of a call that the contract takes; it points into `rows`, `rope` and `prologue`. No rows: no pool; no
+// prologue: heads turn as they stand.
+RopePoolFusedCall resolve(const RopePoolFusedArgs& args, const PoolRows* rows, const RopeTables& rope,
+                          const Prologue* prologue);
 HeadRows rows_of(const Tensor& tensor, std::int64_t item_size);
 Places places_of(const Tensor& positions, const Tensor& sets);
 

@@ -312,22 +312,24 @@ void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops) {
   const auto before = c.memory.copy();
   const PoolRows rows(c.args.slots, c.args.k_pool.shape[0]);
   const auto frequencies = c.args.rope == nullptr ? plain_rope(c.args.head_dim, c.args.rope_base) : nullptr;
-  auto call = resolve(c.args, &rows, frequencies ? *frequencies : c.args.rope->tables());
   std::optional<PrologueOfCall> prologue;
-  if (head_ops != nullptr) call.prologue = &prologue.emplace(*head_ops, c.args.head_dim).get();
-  const auto run = [&](bool outputs, bool pool, bool fetch) {
+  if (head_ops != nullptr) prologue.emplace(*head_ops, c.args.head_dim);
+  auto call = resolve(c.args, &rows, frequencies ? *frequencies : c.args.rope->tables(), prologue ? &prologue->get() : nullptr);
+  const auto run = [&](bool q_out, bool k_out, bool pool, bool fetch) {
     c.memory.restore(before);
-    call.stream_outputs = outputs;
+    call.stream_q_out = q_out;
+    call.stream_k_out = k_out;
     call.stream_pool = pool;
     call.fetch_inputs = fetch;
     const Kernels& kernels = cpu_kernels().value();
     (head_ops == nullptr ? kernels.rope_pool_fused : kernels.rope_pool_fused_prologue)(call, 0, tokens);
     return c.memory.copy();
   };
-  const auto regular = run(false, false, false);
-  EXPECT_TRUE(run(false, true, false) == regular) << describe(c.args);
-  EXPECT_TRUE(run(true, true, false) == regular) << describe(c.args);
-  EXPECT_TRUE(run(true, true, true) == regular) << describe(c.args);
+  const auto regular = run(false, false, false, false);
+  EXPECT_TRUE(run(false, false, true, false) == regular) << describe(c.args);
+  EXPECT_TRUE(run(true, false, true, false) == regular) << describe(c.args);
+  EXPECT_TRUE(run(true, true, true, false) == regular) << describe(c.args);
+  EXPECT_TRUE(run(true, true, true, true) == regular) << describe(c.args);
   c.memory.restore(before);
   ASSERT_TRUE(c.run().ok());
   EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
@@ -399,29 +401,33 @@ TEST_F(RopePoolFused, StoresGoPastTheCachesAndInputsAreFetchedWhereTheSizeCallsF
     change(a);
     const PoolRows rows(a.slots, 1);
     const auto frequencies = plain_rope(a.head_dim, a.rope_base);
-    return resolve(a, &rows, *frequencies);
+    return resolve(a, &rows, *frequencies, nullptr);
   };
+  enum { kNone, kPool, kQOut, kAll };  // what goes past the caches, each with those before
   const auto stores = [&](std::int64_t tokens, auto change) {
     const auto call = resolved(tokens, change);
-    return std::pair(call.stream_outputs, call.stream_pool);
+    EXPECT_TRUE(call.stream_pool || !call.stream_q_out);
+    EXPECT_TRUE(call.stream_q_out || !call.stream_k_out);
+    return call.stream_k_out ? kAll : call.stream_q_out ? kQOut : call.stream_pool ? kPool : kNone;
   };
   const auto fetches = [&](std::int64_t tokens, auto change) { return resolved(tokens, change).fetch_inputs; };
   const auto nothing = [](RopePoolFusedArgs&) {};
-  EXPECT_EQ(stores(1, nothing), std::pair(false, false));
-  EXPECT_EQ(stores(7, nothing), std::pair(false, false));
-  EXPECT_EQ(stores(8, nothing), std::pair(false, true));
-  EXPECT_EQ(stores(204, nothing), std::pair(false, true));
-  EXPECT_EQ(stores(205, nothing), std::pair(true, true));  // 2 MiB of outputs
-  EXPECT_EQ(stores(4096, nothing), std::pair(true, true));
+  EXPECT_EQ(stores(1, nothing), kNone);
+  EXPECT_EQ(stores(7, nothing), kNone);
+  EXPECT_EQ(stores(8, nothing), kPool);
+  EXPECT_EQ(stores(204, nothing), kPool);
+  EXPECT_EQ(stores(205, nothing), kAll);  // 2 MiB of outputs
+  EXPECT_EQ(stores(4096, nothing), kAll);
   const auto move = [](Tensor& t, std::int64_t bytes) { t.data = static_cast<std::byte*>(t.data) + bytes; };
-  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out = a.q; }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.q_out, 32); }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_out, 2); }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_pool, 32); }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out.strides[0] += 16; }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [](auto& a) { a.k_pool.strides[1] += 16; }), std::pair(false, true));
-  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.v_pool, 2); }), std::pair(true, true));  // copied, so aligned on the way
-  EXPECT_EQ(stores(4096, [](auto& a) { a.head_dim = 96; }), std::pair(false, true));    // halves of 96 bytes
+  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out = a.q; }), kPool);
+  EXPECT_EQ(stores(4096, [](auto& a) { a.k_out = a.k; }), kQOut);
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.q_out, 32); }), kPool);
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_out, 2); }), kQOut);
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.k_pool, 16); }), kQOut);  // as NumPy allocates
+  EXPECT_EQ(stores(4096, [](auto& a) { a.q_out.strides[0] += 16; }), kPool);
+  EXPECT_EQ(stores(4096, [](auto& a) { a.k_pool.strides[1] += 16; }), kQOut);
+  EXPECT_EQ(stores(4096, [&](auto& a) { move(a.v_pool, 2); }), kAll);  // copied, so aligned on the way
+  EXPECT_EQ(stores(4096, [](auto& a) { a.head_dim = 96; }), kPool);    // halves of 96 bytes
   EXPECT_FALSE(fetches(2730, nothing));
   EXPECT_TRUE(fetches(2731, nothing));  // 32 MiB of q, k and v
   const auto packed = [](auto& a) { a.q.strides[0] = a.k.strides[0] = a.v.strides[0] = 48 * 128; };

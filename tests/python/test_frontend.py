@@ -136,6 +136,20 @@ def test_made_outputs(dtype):
         assert made.flags.c_contiguous and made.flags.owndata and made.flags.writeable
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_large_made_outputs_begin_at_a_cache_line(dtype):
+    call = arguments(2100, dtype=dtype)
+    outputs = {"q_out": np.empty_like(call["q"]), "k_out": np.empty_like(call["k"])}
+    expected = rope_pool_fused(**call | {name: call[name].copy() for name in ("k_pool", "v_pool")} | outputs)
+    result = rope_pool_fused(**call)
+    assert [bits(array) for array in result] == [bits(array) for array in expected]
+    for made, source in zip(result[:2], (call["q"], call["k"]), strict=True):
+        assert made.nbytes >= 2**18 and made.ctypes.data % 64 == 0
+        assert type(made) is np.ndarray and made.dtype == source.dtype and made.shape == source.shape
+        assert made.flags.c_contiguous and made.flags.writeable
+        assert made.base is None or made.base.nbytes <= made.nbytes + 64
+
+
 def test_no_tokens():
     call = arguments(0)
     q_rot, k_rot, k_pool, v_pool = rope_pool_fused(**call)
