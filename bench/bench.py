@@ -82,7 +82,7 @@ def measure_growth(options):
     lists |= {"tokens": [512], "slots": [2**n for n in range(10, most_slots + 1, 2)]}
     by_slots = program(options, **lists)["lines"]
     for line in program(options, "--huge-pages", **lists | {"order": ["random"]})["lines"]:
-        by_slots.append(line | {"order": "random huge-page"})
+        by_slots.append(line | {"order": "random on huge pages"})
     return {"tokens": by_tokens, "slots": by_slots}
 
 

@@ -25,7 +25,12 @@ PEER_STYLES = {
     "openvino": (SKY, "X"),
     "ggml": (BLACK, "*"),
 }
-ORDER_STYLES = {"random": (BLUE, "o"), "sorted": (ORANGE, "s"), "consecutive": (GREEN, "^"), "random huge-page": (BLACK, "*")}
+ORDER_STYLES = {
+    "random": (BLUE, "o"),
+    "sorted": (ORANGE, "s"),
+    "consecutive": (GREEN, "^"),
+    "random on huge pages": (BLACK, "*"),
+}
 OTHERS = ((BLACK, "*"), (SKY, "X"), (GREY, "P"))
 
 
@@ -157,7 +162,7 @@ def scaling_by_threads(results, path):
         axis.set_title(f"{num_tokens:,} tokens", fontsize=10)
         axis.set_xlabel("threads")
         axis.set_xticks(threads)
-        axis.set_ylim(bottom=0)
+    axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("speed, 1 = one thread's")
     title = f"Scaling by threads, {lines[0]['model']}, {lines[0]['dtype']}\n{machine(results)}"
     finish(figure, axes, title, path)
@@ -171,12 +176,12 @@ def growth(results, path):
             mine = [line for line in lines if line["order"] == order]
             x = [line[key] for line in mine]
             style = style_of(ORDER_STYLES, order)
-            for label, kind in ((f"op, {order} slots", "-"), (f"floor, {order} slots", "--")):
+            for label, kind in ((f"op, {order}", "-"), (f"floor, {order}", "--")):
                 name = "op" if label.startswith("op") else None
                 y = [1e9 * line["seconds"][name or line["floor"]]["median"] / line["num_tokens"] for line in mine]
                 axis.plot(x, y, label=label, linestyle=kind, **(style if name else style | {"marker": None, "linewidth": 1.2}))
-        axis.set_ylim(bottom=0)
         powers_of_two(axis, distinct(lines, key))
+    axes[0].set_ylim(bottom=0)  # of both, and when all is drawn: the limit above stays where it is then
     tokens, slots = results["growth"]["tokens"][0], results["growth"]["slots"][0]
     axes[0].set_title(f"more tokens a call, {count(tokens['num_slots'])} slots", fontsize=10)
     axes[0].set_xlabel("tokens a call")
