@@ -1,4 +1,6 @@
 // Causes of refusals of biases, norms and scales.
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "ops/rope_pool_fused_diagnosis_parts.h"
@@ -62,7 +64,9 @@ Diagnosis shape(const Args& a, std::string_view name, const Given& given) {
 Diagnosis head_ops(const Args& a, const Finding& finding) {
   const std::string& name = finding.argument;
   if (name == "eps") {
-    return {finding.actual == "nan" ? "eps was not given, or is NaN" : "",
+    const auto& q_norm = a.head_ops->q_norm;
+    const bool of_q = q_norm && !(q_norm->eps >= 0 && std::isfinite(static_cast<float>(q_norm->eps)));
+    return {format("it is that of {}{}", of_q ? "q_norm" : "k_norm", finding.actual == "nan" ? ": not given, or NaN" : ""),
             "take eps from the model's config: rms_norm_eps or layer_norm_eps"};
   }
   if (name == "q_scale") return {"", "pass the scale of the scores, such as head_dim ** -0.5, or leave q_scale out"};
