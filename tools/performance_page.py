@@ -27,7 +27,8 @@ How fast `rope_pool_fused` is beside copies of the same bytes and beside other f
 How noise was handled: within one process all take turns in every round, in an order drawn anew, so that what lasts longer
 than a round meets all of them; shares and factors are medians over rounds of the quotient. Each walks the whole pool with
 slots of its own, so that none finds rows in a cache because another wrote them. One round before the others is not counted.
-Trust shares rather than times.
+Trust shares rather than times, and compare times within one table: each comes of a run of its own, with other
+arrays, some in other processes.
 """
 
 PEER_NOTES = {

@@ -200,7 +200,8 @@ classes. sections: for M-RoPE, how many pairs follow each axis of a position, in
 scaling has. Instead of base and scaling: frequencies of your own, [rotary_dim / 2] in radians a position, or cos_sin,
 [positions, rotary_dim], the cos of all pairs and then their sin, which is read at each call and never copied.
 
-Raises ContractError (RP022) for what makes no sense. A Rope never changes.)")
+Raises ContractError (RP022) for what makes no sense, and a plain ValueError for an unknown pairing or section_order. A Rope
+never changes.)")
       .def("__init__", &init_rope, "base"_a = nb::none(), nb::kw_only(), "rotary_dim"_a, "rotary_offset"_a = 0,
            "pairing"_a = "neox", "scaling"_a = nb::none(), "sections"_a = nb::none(), "section_order"_a = "blocks",
            "attention_scale"_a = 1.0, "frequencies"_a = nb::none(), "cos_sin"_a = nb::none())

@@ -36,7 +36,8 @@ constexpr const char* kDoc =
     "angles='exact', q_out=None, k_out=None)\n--\n\n"
     R"(Rotate q and k by their positions, without a pool: for encoders, and for engines with a cache of their own.
 
-Arguments are those of `rope_pool_fused`, and q_rot and k_rot have the bits that it gives.
+Arguments mean what they mean to `rope_pool_fused`, and q_rot and k_rot have the bits that it gives without biases, norms and
+scale, for which there is no place here.
 
 Returns
 -------

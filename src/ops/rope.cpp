@@ -182,9 +182,10 @@ Found lanes(const RopeForm& form) {
     return must("rotary_offset", fmt::format("at most {}", kMaxRotaryDim), std::to_string(form.rotary_offset));
   }
   if (form.rotary_offset >= 0) return {};
+  const auto from_the_end = std::max(0 - static_cast<std::uint64_t>(form.rotary_offset), static_cast<std::uint64_t>(d));
   return must("rotary_offset", "at least 0", std::to_string(form.rotary_offset),
               {"negative as an index from the end, but lanes are counted from the first",
-               fmt::format("rotary_offset = head_dim - {}", 0 - static_cast<std::uint64_t>(form.rotary_offset))});
+               fmt::format("rotary_offset = head_dim - {}", from_the_end)});
 }
 
 Cause of_sections(const std::vector<std::int64_t>& pairs, std::int64_t rotary_dim) {

@@ -180,6 +180,19 @@ Diagnosis qkv_rank(const Args& a, const Finding& finding) {
 
 // ---- RP002
 
+namespace {
+
+// Positions of M-RoPE with a batch axis, [axes, sequences, length], as Hugging Face models have them.
+Diagnosis batched_axes(const Args& a, const Shape& s, std::int64_t tokens) {
+  const bool sections = a.rope != nullptr && a.rope->num_axes() > 1;
+  if (s.rank() != 3 || !(sections ? s[0] == a.rope->num_axes() : s[0] == 3 || s[0] == 4) || s[1] * s[2] != tokens) return {};
+  const auto in_rows = format("positions.reshape({}, -1)", s[0]);
+  return {format("positions holds {} rows with a batch axis: those of M-RoPE", s[0]),
+          sections ? "positions = " + in_rows : "rope=Rope(..., sections=...) takes these rows, as " + in_rows};
+}
+
+}  // namespace
+
 Diagnosis positions_slots_rank(const Args& a, const Finding& finding) {
   const std::string& name = finding.argument;
   const bool positions = name == "positions";
@@ -199,14 +212,14 @@ Diagnosis positions_slots_rank(const Args& a, const Finding& finding) {
   }
   if (s.rank() != 2) {
     if (elements(s) == tokens) return {format("{} has {} axes for its {} tokens", name, s.rank(), tokens), flatten};
-    return {};
+    return positions ? batched_axes(a, s, tokens) : Diagnosis{};
   }
   if (positions && (s[0] == 3 || s[0] == 4) && s[1] == tokens) {
     return {
-        format("positions holds {0} rows for {1} tokens: those of M-RoPE (time, height, width), of which this call takes one, "
-               "or a batch of {0} sequences of which q holds one",
+        format("positions holds {0} rows for {1} tokens: those of M-RoPE (time, height, width), of which a plain rope takes "
+               "one, or a batch of {0} sequences of which q holds one",
                s[0], tokens),
-        "positions = positions[0], where all rows are equal, as they are for text alone"};
+        "rope=Rope(..., sections=...) takes all rows; positions = positions[0] is enough where they are equal, as for text"};
   }
   if (elements(s) == tokens) {
     return {format("{} has a batch axis: {} * {} entries for the {} tokens", name, s[0], s[1], tokens), flatten};
@@ -580,7 +593,40 @@ Diagnosis v_shape(const Args& a, const Finding&) {
 
 // ---- RP007
 
+namespace {
+
+// Positions of an M-RoPE with `axes` rows.
+Diagnosis rows_of_positions(const Shape& s, std::int64_t axes, std::int64_t tokens) {
+  const auto in_rows = format("positions = positions.reshape({}, -1)", axes);
+  if (s.rank() == 1) {
+    if (s[0] != axes * tokens) return {};
+    return {format("positions has {} * {} entries: the {} rows of M-RoPE one after the other", axes, tokens, axes), in_rows};
+  }
+  if (s.rank() != 2 || s[1] == axes) {
+    if (s.rank() != 2 || s[0] != tokens) return {};
+    return {"positions is transposed: it has a row for each token, not for each axis", "positions = positions.T"};
+  }
+  if (s[0] == axes) {
+    return {format("positions has {} entries an axis, q has {} tokens{}", s[1], tokens,
+                   s[1] > tokens ? ": it covers the whole prompt while q holds one chunk of the prefill, or is padded" : ""),
+            "slice positions as q was sliced: positions[:, start:end]"};
+  }
+  if (s[1] != tokens) return {};
+  const auto rows = format("positions has {} rows, the rope's sections turn by {} axes", s[0], axes);
+  if (s[0] == axes + 1) {
+    return {rows + ": the first may be the position within the text, which transformers puts before those of Qwen's models",
+            "positions = positions[1:]"};
+  }
+  return {rows, format("positions has {} rows, such as time, height and width, or is 1-D where all of them are equal", axes)};
+}
+
+}  // namespace
+
 Diagnosis token_count(const Args& a, const Finding& finding) {
+  if (const std::int64_t axes = a.rope == nullptr ? 1 : a.rope->num_axes();
+      axes > 1 && is_3d(a.q) && finding.argument == "positions") {
+    if (auto found = rows_of_positions(a.positions.shape, axes, a.q.shape[0]); !found.cause.empty()) return found;
+  }
   if (!is_3d(a.q) || !is_1d(a.positions) || !is_1d(a.slots)) return {};
   const std::int64_t tokens = a.q.shape[0], p = a.positions.shape[0], s = a.slots.shape[0];
   if (p == s) {

@@ -47,6 +47,9 @@ Diagnosis geometry(const Args& a, const Finding& finding) {
 Diagnosis rope(const Args& a, const Finding& finding) {
   const double base = a.rope_base;
   if (finding.argument == "angles") return {"", "angles='exact', or 'float32' for what transformers computes"};
+  if (a.rope != nullptr) {
+    return {"rope and rope_base were both given, and a rope has a base of its own", "leave rope_base out, or rope"};
+  }
   if (std::isnan(base)) return {"neither rope_base nor rope was given, or rope_base was computed as NaN", ""};
   if (base == 0)
     return {"rope_base = 0: rope_theta was read from a config that does not have it, or this layer has no rope", ""};

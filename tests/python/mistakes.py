@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
+import ropepool
 
 
 @dataclasses.dataclass
@@ -183,6 +184,47 @@ def slot_is_a_number(m):
 @kind("RP002", "M-RoPE")
 def mrope_positions(m):
     return {"positions": np.tile(np.arange(m.tokens), (3, 1))}
+
+
+@kind("RP002", "3 rows with a batch axis", "M-RoPE")
+def mrope_positions_of_a_model(m):
+    return {"positions": np.tile(np.arange(m.tokens), (3, 1, 1))}
+
+
+def with_sections(m, positions):
+    pairs, third = m.d // 2, m.d // 8
+    rope = ropepool.Rope(10000.0, rotary_dim=m.d, sections=[pairs - 2 * third, third, third])
+    return {"positions": positions, "rope": rope, "rope_base": None}
+
+
+@kind("RP002", "3 rows with a batch axis", "M-RoPE")
+def positions_of_a_model_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (3, 1, 1)))
+
+
+@kind("RP007", "3 \\* {m.tokens} entries", "one after the other")
+def flattened_positions_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), 3))
+
+
+@kind("RP007", "positions is transposed")
+def transposed_positions_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens)[:, None], 3))
+
+
+@kind("RP007", "4 rows", "3 axes", "within the text")
+def positions_with_those_of_the_text(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (4, 1)))
+
+
+@kind("RP007", "2 rows", "3 axes")
+def too_few_rows_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (2, 1)))
+
+
+@kind("RP007", "{m.tokens} tokens", "whole prompt")
+def positions_of_the_whole_prompt_for_sections(m):
+    return with_sections(m, np.tile(np.arange(3 * m.tokens + 1), (3, 1)))
 
 
 @kind("RP002", "slots has a batch axis")
@@ -774,6 +816,11 @@ def rope_theta_missing(m):
 @kind("RP015", "neither rope_base nor rope")
 def rope_base_left_out(m):
     return {"rope_base": None}
+
+
+@kind("RP015", "both given")
+def rope_and_its_base(m):
+    return {"rope": ropepool.Rope(10000.0, rotary_dim=m.d)}
 
 
 @kind("RP015", "overflow", "infinity")
