@@ -53,7 +53,7 @@ std::optional<HeadNorm> to_norm(nb::handle value, const char* argument, ArrayRea
     raise_type_error("%s must be a ropepool.RMSNorm or LayerNorm, not %U", argument, nb::inst_name(value).ptr());
   }
   HeadNorm norm = given->norm;
-  if (!given->weight.is_none()) norm.weight = reader.read(given->weight, (std::string("the weight of ") + argument).c_str());
+  if (!given->weight.is_none()) norm.weight = reader.read(given->weight, (std::string(argument) + ".weight").c_str());
   return norm;
 }
 

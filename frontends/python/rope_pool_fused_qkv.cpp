@@ -52,8 +52,8 @@ constexpr const char* kDoc =
     bias   [(num_qo_heads + 2 * num_kv_heads) * head_dim]               of the projection, in the order of qkv
 
 order says how heads follow each other in qkv: "blocks", the default, all of Q, then all of K, then all of V (Llama, Qwen,
-Phi-3, and Falcon 7B with its one key/value head); "groups", for each key/value head its query heads, then its K, then its V (InternLM2,
-Falcon 40B, and with one query head a group GPT-NeoX and BLOOM).
+Phi-3, and Falcon 7B with its one key/value head); "groups", for each key/value head its query heads, then its K, then its V
+(InternLM2, Falcon 40B, and with one query head a group GPT-NeoX and BLOOM).
 
 With in_place=True q and k are turned where they stand, and q_rot and k_rot are views of qkv: [num_tokens, heads, head_dim],
 q_rot by groups [num_tokens, num_kv_heads, num_qo_heads // num_kv_heads, head_dim]. V stays as it is; the pool gets it with

@@ -61,8 +61,9 @@ struct RopePoolFusedCall {
   const RopeTables* rope;
   Angles angles;
   const Prologue* prologue;  // null: heads turn as they stand
-  // Written past the caches, without a read of the lines that are written. q_out only with the pools and where its heads'
-  // halves begin at multiples of kStreamAlignment, k_out only with q_out and where those of k_pool do too.
+  // Written past the caches, without a read of the lines that are written. q_out only with the pools, not in place, and where
+  // its heads' halves begin at multiples of kStreamAlignment; k_out only with q_out, of tokens with a slot, and where the same
+  // holds for k_out and k_pool.
   bool stream_q_out, stream_k_out, stream_pool;
   bool fetch_inputs;  // those of the next token, while this one's turn; only where q_out is streamed
 };

@@ -66,7 +66,8 @@ Diagnosis head_ops(const Args& a, const Finding& finding) {
   if (name == "eps") {
     const auto& q_norm = a.head_ops->q_norm;
     const bool of_q = q_norm && !(q_norm->eps >= 0 && std::isfinite(static_cast<float>(q_norm->eps)));
-    return {format("it is that of {}{}", of_q ? "q_norm" : "k_norm", finding.actual == "nan" ? ": not given, or NaN" : ""),
+    const auto eps = format("eps of {}", of_q ? "q_norm" : "k_norm");
+    return {finding.actual == "nan" ? eps + " was not given, or is NaN" : "it is the " + eps,
             "take eps from the model's config: rms_norm_eps or layer_norm_eps"};
   }
   if (name == "q_scale") return {"", "pass the scale of the scores, such as head_dim ** -0.5, or leave q_scale out"};

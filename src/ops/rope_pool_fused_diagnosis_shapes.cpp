@@ -182,13 +182,24 @@ Diagnosis qkv_rank(const Args& a, const Finding& finding) {
 
 namespace {
 
-// Positions of M-RoPE with a batch axis, [axes, sequences, length], as Hugging Face models have them.
+// Positions of M-RoPE with a batch axis, [axes, sequences, length], as Hugging Face models have them; some put a row in front.
 Diagnosis batched_axes(const Args& a, const Shape& s, std::int64_t tokens) {
-  const bool sections = a.rope != nullptr && a.rope->num_axes() > 1;
-  if (s.rank() != 3 || !(sections ? s[0] == a.rope->num_axes() : s[0] == 3 || s[0] == 4) || s[1] * s[2] != tokens) return {};
+  const std::int64_t axes = a.rope == nullptr ? 1 : a.rope->num_axes();
+  const bool sections = axes > 1;
+  if (s.rank() != 3 || tokens < 0 || !(sections ? s[0] == axes || s[0] == axes + 1 : s[0] == 3 || s[0] == 4)) return {};
+  const auto rows = format("positions holds {} rows with a batch axis: those of M-RoPE", s[0]);
+  if (s[1] * s[2] != tokens) {
+    return {format("{}, {} * {} entries each for {} tokens, as a padded batch has them", rows, s[1], s[2], tokens),
+            "positions[:, mask], with the mask by which q was stripped of padding"};
+  }
   const auto in_rows = format("positions.reshape({}, -1)", s[0]);
-  return {format("positions holds {} rows with a batch axis: those of M-RoPE", s[0]),
-          sections ? "positions = " + in_rows : "rope=Rope(..., sections=...) takes these rows, as " + in_rows};
+  if (!sections) {
+    return {rows, format("rope=Rope(..., sections=...) takes these rows, as {}{}", in_rows,
+                         s[0] == 4 ? ", or positions[1:].reshape(3, -1) where the first is the position within the text" : "")};
+  }
+  if (s[0] == axes) return {rows, "positions = " + in_rows};
+  return {rows + ", the first of which may be the position within the text",
+          format("positions = positions[1:].reshape({}, -1)", axes)};
 }
 
 }  // namespace
@@ -219,7 +230,9 @@ Diagnosis positions_slots_rank(const Args& a, const Finding& finding) {
         format("positions holds {0} rows for {1} tokens: those of M-RoPE (time, height, width), of which a plain rope takes "
                "one, or a batch of {0} sequences of which q holds one",
                s[0], tokens),
-        "rope=Rope(..., sections=...) takes all rows; positions = positions[0] is enough where they are equal, as for text"};
+        format("rope=Rope(..., sections=...) takes all rows{}; positions = positions[0] is enough where they are equal, as for "
+               "text",
+               s[0] == 4 ? ", or positions[1:] where the first is the position within the text" : "")};
   }
   if (elements(s) == tokens) {
     return {format("{} has a batch axis: {} * {} entries for the {} tokens", name, s[0], s[1], tokens), flatten};
@@ -597,38 +610,49 @@ namespace {
 
 // Positions of an M-RoPE with `axes` rows.
 Diagnosis rows_of_positions(const Shape& s, std::int64_t axes, std::int64_t tokens) {
-  const auto in_rows = format("positions = positions.reshape({}, -1)", axes);
+  constexpr const char* kText = "may be the position within the text, which transformers puts before those of Qwen's models";
   if (s.rank() == 1) {
-    if (s[0] != axes * tokens) return {};
-    return {format("positions has {} * {} entries: the {} rows of M-RoPE one after the other", axes, tokens, axes), in_rows};
+    if (s[0] == axes * tokens) {
+      return {format("positions has {} * {} entries: the {} rows of M-RoPE one after the other", axes, tokens, axes),
+              format("positions = positions.reshape({}, -1)", axes)};
+    }
+    if (s[0] != (axes + 1) * tokens) return {};
+    return {format("positions has {} * {} entries: rows of M-RoPE one after the other, of which the first {}", axes + 1, tokens,
+                   kText),
+            format("positions = positions.reshape({}, -1)[1:]", axes + 1)};
   }
-  if (s.rank() != 2 || s[1] == axes) {
-    if (s.rank() != 2 || s[0] != tokens) return {};
+  if (s.rank() != 2) return {};
+  if (elements(s) == tokens) {
+    return {format("positions has a batch axis: {} * {} entries for the {} tokens", s[0], s[1], tokens),
+            "positions = positions.reshape(-1)"};
+  }
+  if (s[0] == tokens && s[1] == axes) {
     return {"positions is transposed: it has a row for each token, not for each axis", "positions = positions.T"};
   }
   if (s[0] == axes) {
-    return {format("positions has {} entries an axis, q has {} tokens{}", s[1], tokens,
-                   s[1] > tokens ? ": it covers the whole prompt while q holds one chunk of the prefill, or is padded" : ""),
+    const auto counts = format("positions has {} entries an axis, q has {} tokens", s[1], tokens);
+    if (s[1] < tokens) return {counts, "give each token a position on every axis"};
+    return {counts + ": it covers the whole prompt while q holds one chunk of the prefill, or is padded",
             "slice positions as q was sliced: positions[:, start:end]"};
   }
   if (s[1] != tokens) return {};
   const auto rows = format("positions has {} rows, the rope's sections turn by {} axes", s[0], axes);
-  if (s[0] == axes + 1) {
-    return {rows + ": the first may be the position within the text, which transformers puts before those of Qwen's models",
-            "positions = positions[1:]"};
-  }
-  return {rows, format("positions has {} rows, such as time, height and width, or is 1-D where all of them are equal", axes)};
+  if (s[0] == axes + 1) return {rows + ": the first " + kText, "positions = positions[1:]"};
+  return {rows,
+          format("give positions {} rows, such as time, height and width, or one axis where all of them are equal", axes)};
 }
 
 }  // namespace
 
 Diagnosis token_count(const Args& a, const Finding& finding) {
-  if (const std::int64_t axes = a.rope == nullptr ? 1 : a.rope->num_axes();
-      axes > 1 && is_3d(a.q) && finding.argument == "positions") {
-    if (auto found = rows_of_positions(a.positions.shape, axes, a.q.shape[0]); !found.cause.empty()) return found;
+  if (!is_3d(a.q)) return {};
+  const std::int64_t tokens = a.q.shape[0], axes = a.rope == nullptr ? 1 : a.rope->num_axes();
+  if (axes > 1 && finding.argument == "positions") {
+    if (auto found = rows_of_positions(a.positions.shape, axes, tokens); !found.cause.empty()) return found;
   }
-  if (!is_3d(a.q) || !is_1d(a.positions) || !is_1d(a.slots)) return {};
-  const std::int64_t tokens = a.q.shape[0], p = a.positions.shape[0], s = a.slots.shape[0];
+  const bool in_rows = axes > 1 && a.positions.rank() == 2;
+  if (!(is_1d(a.positions) || in_rows) || !is_1d(a.slots)) return {};
+  const std::int64_t p = a.positions.shape[in_rows ? 1 : 0], s = a.slots.shape[0];
   if (p == s) {
     const auto counts = format("positions and slots have {} entries, q has {} tokens: ", p, tokens);
     if (p > tokens) {

@@ -302,9 +302,21 @@ TEST_F(RopePoolFused, EqualHeadsGiveEqualBits) {
 
 static_assert(kCacheLine % kStreamAlignment == 0);
 
+// Where keys go: past the caches with q_out, or through them while q_out goes past.
+enum class Keys { past, in_place, off_lines };
+constexpr Keys kAllKeys[] = {Keys::past, Keys::in_place, Keys::off_lines};
+
 // Runs the kernel in all ways to store and fetch, and the op, which takes one of them.
-void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops) {
+void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops, Keys keys) {
   align(c);
+  if (keys == Keys::in_place) c.args.k_out = c.args.k;
+  if (keys == Keys::off_lines) {
+    Shape shape = c.args.k_pool.shape;
+    ++shape[0];
+    const Tensor wider = aligned(c.memory, c.args.k_pool.dtype, shape);
+    c.args.k_pool = slice(wider, 0, 0, shape[0] - 1);
+    c.args.k_pool.data = static_cast<std::byte*>(wider.data) + 16;
+  }
   c.args.head_ops = head_ops;
   const std::int64_t tokens = c.args.q.shape[0];
   set_indices(c.args.slots, {8, -1, 3, 0, 3, -5, 1});
@@ -327,9 +339,10 @@ void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops) {
   };
   const auto regular = run(false, false, false, false);
   EXPECT_TRUE(run(false, false, true, false) == regular) << describe(c.args);
-  EXPECT_TRUE(run(true, false, true, false) == regular) << describe(c.args);
-  EXPECT_TRUE(run(true, true, true, false) == regular) << describe(c.args);
-  EXPECT_TRUE(run(true, true, true, true) == regular) << describe(c.args);
+  for (const bool fetch : {false, true}) {
+    EXPECT_TRUE(run(true, false, true, fetch) == regular) << describe(c.args);
+    if (keys == Keys::past) EXPECT_TRUE(run(true, true, true, fetch) == regular) << describe(c.args);
+  }
   c.memory.restore(before);
   ASSERT_TRUE(c.run().ok());
   EXPECT_TRUE(c.memory.equals(regular)) << describe(c.args);
@@ -341,9 +354,11 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBits) {
     const std::int64_t least = 2 * kStreamAlignment / item_size(dtype);  // half a head is a multiple of the alignment
     for (const std::int64_t head_dim : {least, 3 * least, 4 * least, 2048 + 4 * least}) {
       for (const auto& [qo, kv] : kHeads) {
-        OpCase c({dtype, 7, qo, kv, head_dim, 9}, 5);
-        expect_same_bits_past_the_caches(c, nullptr);
-        if (HasFailure()) return;
+        for (const Keys keys : kAllKeys) {
+          OpCase c({dtype, 7, qo, kv, head_dim, 9}, 5);
+          expect_same_bits_past_the_caches(c, nullptr, keys);
+          if (HasFailure()) return;
+        }
       }
     }
   }
@@ -365,7 +380,8 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBitsOfEveryForm) {
                                       .pairing = pairing});
         ASSERT_TRUE(rope.ok());
         for (const auto& [qo, kv] : {std::pair(8, 2), std::pair(3, 2)}) {
-          for (const bool with_head_ops : {false, true}) {
+          for (int way = 0; way < 6; ++way) {
+            const bool with_head_ops = way % 2 == 1;
             OpCase c({dtype, 7, qo, kv, head_lines * line, 9}, 5);
             c.args.rope = &rope.value();
             c.args.rope_base = std::numeric_limits<double>::quiet_NaN();
@@ -378,7 +394,7 @@ TEST_F(RopePoolFused, StoresPastTheCachesWriteTheSameBitsOfEveryForm) {
             HeadOps ops;
             ops.q_bias = floats(qo), ops.k_bias = floats(kv), ops.v_bias = floats(kv);
             ops.q_norm = ops.k_norm = HeadNorm{HeadNorm::Kind::rms, select(floats(1), 0, 0), 1e-6};
-            expect_same_bits_past_the_caches(c, with_head_ops ? &ops : nullptr);
+            expect_same_bits_past_the_caches(c, with_head_ops ? &ops : nullptr, kAllKeys[way / 2]);
             if (HasFailure()) return;
           }
         }

@@ -217,6 +217,36 @@ def positions_with_those_of_the_text(m):
     return with_sections(m, np.tile(np.arange(m.tokens), (4, 1)))
 
 
+@kind("RP002", "4 rows with a batch axis", "within the text")
+def positions_of_a_qwen_model_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (4, 1, 1)))
+
+
+@kind("RP002", "3 rows with a batch axis", "padded batch")
+def padded_positions_of_a_model_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (3, 2, 1)))
+
+
+@kind("RP007", "4 \\* {m.tokens} entries", "within the text")
+def flattened_positions_with_those_of_the_text(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), 4))
+
+
+@kind("RP007", "positions has a batch axis")
+def position_ids_for_sections(m):
+    return with_sections(m, np.arange(m.tokens)[None])
+
+
+@kind("RP007", "{m.tokens} tokens", "an axis")
+def fewer_positions_for_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens - 1), (3, 1)))
+
+
+@kind("RP007", "slots has", "whole prompt")
+def slots_of_the_whole_prompt_beside_sections(m):
+    return with_sections(m, np.tile(np.arange(m.tokens), (3, 1))) | {"slots": np.arange(2 * m.tokens, dtype=np.int32)}
+
+
 @kind("RP007", "2 rows", "3 axes")
 def too_few_rows_for_sections(m):
     return with_sections(m, np.tile(np.arange(m.tokens), (2, 1)))

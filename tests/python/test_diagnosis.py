@@ -70,6 +70,7 @@ def test_the_seeded_mistake_is_named(capsys):
         print_score(table)
     seeded, named = (sum(row[i] for row in table.values()) for i in (0, 1))
     assert named >= 0.95 * seeded
+    assert [kind for kind, row in table.items() if not row[1]] == []  # each at least once
 
 
 def test_no_other_mistake_is_named_with_certainty():

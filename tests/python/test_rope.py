@@ -143,6 +143,13 @@ def test_lanes_outside_the_rotated_part_pass_through(head_dim, rotary_dim, rotar
         rope_oracle.assert_turned(call(x, positions, rope), x, cos, sin, rotary_offset, pairing)
 
 
+@pytest.mark.parametrize("offset, lanes", [(-1, 64), (-32, 64), (-64, 64), (-96, 96)])
+def test_the_mend_of_a_negative_offset_leaves_room_for_the_lanes_that_turn(offset, lanes):
+    with pytest.raises(ropepool.ContractError) as caught:
+        Rope(1e4, rotary_dim=64, rotary_offset=offset)
+    assert caught.value.hint == f"rotary_offset = head_dim - {lanes}"
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
 @pytest.mark.parametrize("pairing", ["neox", "interleaved"])
 @pytest.mark.parametrize("rotary_dim, rotary_offset", [(128, 0), (64, 0), (64, 64), (32, 32)])

@@ -1,4 +1,4 @@
-"""Outputs for arrays that are not NumPy's, and for parts of a packed QKV."""
+"""New outputs: large ones of NumPy, those of other libraries, and parts of a packed QKV."""
 
 import math
 import sys
@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 
 LINE = 64  # bytes of a cache line
-LARGE = 1 << 18  # bytes from which on an output may be written past the caches, which wants it at a line
+# From so many bytes on an output begins at a line, since it may be written past the caches. Not less, though k_out beside a
+# large q_out may be: to make it takes 3 us longer.
+LARGE = 1 << 18
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """numpy.empty, but a large array begins at a cache line; NumPy's own begin 16 bytes past one."""
+    """numpy.empty, but a large array begins at a cache line, of a buffer that it is a view of; NumPy's own mostly do not."""
     dtype = np.dtype(dtype)
     count = math.prod(shape)
     if count * dtype.itemsize < LARGE:
