@@ -174,9 +174,6 @@ struct Facts {
 
 const RopeTables* tables_of(const Args& a) { return a.rope != nullptr ? &a.rope->tables() : nullptr; }
 
-// How many positions a token has: more than one with M-RoPE.
-std::int64_t num_axes(const Args& a) { return a.rope != nullptr ? a.rope->num_axes() : 1; }
-
 // Whether positions, slots or rope_sets can be read here, so that their values can be checked.
 bool readable_indices(const Facts::Entry& array, int max_rank = 1) {
   const Tensor& tensor = *array.tensor;
@@ -578,9 +575,7 @@ Check head_ops(const Args& a, const Facts&) {
        {Normed{"q_norm", ops.q_norm, a.num_qo_heads}, Normed{"k_norm", ops.k_norm, a.num_kv_heads}}) {
     if (!norm) continue;
     if (auto found = head_array(name, norm->weight, a.q.dtype, num_heads, a.head_dim, true)) return found;
-    if (!std::isfinite(static_cast<float>(norm->eps)) || norm->eps < 0) {
-      return must("eps", "be", "finite and at least 0", fmt::format("{}", norm->eps));
-    }
+    if (!is_eps(norm->eps)) return must("eps", "be", "finite and at least 0", fmt::format("{}", norm->eps));
   }
   if (!std::isfinite(static_cast<float>(ops.q_scale))) return must("q_scale", "be", "finite", fmt::format("{}", ops.q_scale));
   return {};

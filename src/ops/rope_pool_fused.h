@@ -1,6 +1,8 @@
 // The contract of rope_pool_fused for front-ends that make the outputs themselves, and what follows it.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,6 +63,12 @@ std::optional<Error::Finding> float_array(const char* name, const Tensor& tensor
 
 // What q, k and v should have: the pools' dtype where one of them has it, else that of most of them.
 DType common_dtype(const RopePoolFusedArgs& args);
+
+// How many positions a token has: more than one with M-RoPE.
+inline std::int64_t num_axes(const RopePoolFusedArgs& args) { return args.rope != nullptr ? args.rope->num_axes() : 1; }
+
+// Whether a norm can add `eps`, in float32.
+inline bool is_eps(double eps) { return std::isfinite(static_cast<float>(eps)) && eps >= 0; }
 
 }  // namespace ropepool::contract
 

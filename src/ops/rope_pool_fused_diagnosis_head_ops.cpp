@@ -1,8 +1,7 @@
 // Causes of refusals of biases, norms and scales.
-#include <cmath>
-
 #include <fmt/format.h>
 
+#include "ops/rope_pool_fused.h"
 #include "ops/rope_pool_fused_diagnosis_parts.h"
 
 namespace ropepool::diagnosis {
@@ -65,8 +64,7 @@ Diagnosis head_ops(const Args& a, const Finding& finding) {
   const std::string& name = finding.argument;
   if (name == "eps") {
     const auto& q_norm = a.head_ops->q_norm;
-    const bool of_q = q_norm && !(q_norm->eps >= 0 && std::isfinite(static_cast<float>(q_norm->eps)));
-    const auto eps = format("eps of {}", of_q ? "q_norm" : "k_norm");
+    const auto eps = format("eps of {}", q_norm && !contract::is_eps(q_norm->eps) ? "q_norm" : "k_norm");
     return {finding.actual == "nan" ? eps + " was not given, or is NaN" : "it is the " + eps,
             "take eps from the model's config: rms_norm_eps or layer_norm_eps"};
   }

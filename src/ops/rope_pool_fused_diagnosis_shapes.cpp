@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "core/dtype.h"
+#include "ops/rope_pool_fused.h"
 #include "ops/rope_pool_fused_diagnosis_parts.h"
 
 namespace ropepool::diagnosis {
@@ -184,7 +185,7 @@ namespace {
 
 // Positions of M-RoPE with a batch axis, [axes, sequences, length], as Hugging Face models have them; some put a row in front.
 Diagnosis batched_axes(const Args& a, const Shape& s, std::int64_t tokens) {
-  const std::int64_t axes = a.rope == nullptr ? 1 : a.rope->num_axes();
+  const std::int64_t axes = contract::num_axes(a);
   const bool sections = axes > 1;
   if (s.rank() != 3 || tokens < 0 || !(sections ? s[0] == axes || s[0] == axes + 1 : s[0] == 3 || s[0] == 4)) return {};
   const auto rows = format("positions holds {} rows with a batch axis: those of M-RoPE", s[0]);
@@ -646,7 +647,7 @@ Diagnosis rows_of_positions(const Shape& s, std::int64_t axes, std::int64_t toke
 
 Diagnosis token_count(const Args& a, const Finding& finding) {
   if (!is_3d(a.q)) return {};
-  const std::int64_t tokens = a.q.shape[0], axes = a.rope == nullptr ? 1 : a.rope->num_axes();
+  const std::int64_t tokens = a.q.shape[0], axes = contract::num_axes(a);
   if (axes > 1 && finding.argument == "positions") {
     if (auto found = rows_of_positions(a.positions.shape, axes, tokens); !found.cause.empty()) return found;
   }

@@ -310,13 +310,7 @@ constexpr Keys kAllKeys[] = {Keys::past, Keys::in_place, Keys::off_lines};
 void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops, Keys keys) {
   align(c);
   if (keys == Keys::in_place) c.args.k_out = c.args.k;
-  if (keys == Keys::off_lines) {
-    Shape shape = c.args.k_pool.shape;
-    ++shape[0];
-    const Tensor wider = aligned(c.memory, c.args.k_pool.dtype, shape);
-    c.args.k_pool = slice(wider, 0, 0, shape[0] - 1);
-    c.args.k_pool.data = static_cast<std::byte*>(wider.data) + 16;
-  }
+  if (keys == Keys::off_lines) c.args.k_pool.data = static_cast<std::byte*>(c.args.k_pool.data) + 16;  // there is room behind
   c.args.head_ops = head_ops;
   const std::int64_t tokens = c.args.q.shape[0];
   set_indices(c.args.slots, {8, -1, 3, 0, 3, -5, 1});
@@ -341,7 +335,9 @@ void expect_same_bits_past_the_caches(OpCase& c, const HeadOps* head_ops, Keys k
   EXPECT_TRUE(run(false, false, true, false) == regular) << describe(c.args);
   for (const bool fetch : {false, true}) {
     EXPECT_TRUE(run(true, false, true, fetch) == regular) << describe(c.args);
-    if (keys == Keys::past) EXPECT_TRUE(run(true, true, true, fetch) == regular) << describe(c.args);
+    if (keys == Keys::past) {
+      EXPECT_TRUE(run(true, true, true, fetch) == regular) << describe(c.args);
+    }
   }
   c.memory.restore(before);
   ASSERT_TRUE(c.run().ok());
